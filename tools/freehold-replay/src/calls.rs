@@ -5,9 +5,9 @@
 //! engine's answer in the form of the recording, and compares nothing. Calls on files are in `opened.rs`, on
 //! userfaultfds in `pagers.rs`, between processes in `transfer.rs`, and `prctl` in `prctl.rs`.
 //!
-//! Arguments are passed on as recorded, also invalid ones: the engine must refuse them like Linux. An
-//! argument that the engine's types cannot express gets the errno that Linux returns. To replay another
-//! system call, add an arm to [`answer`]; a call without an arm is counted as not checked.
+//! Arguments are passed on as recorded. The engine must refuse invalid arguments like Linux. An argument that
+//! the engine's types cannot express gets the errno that Linux returns. To replay another system call, add an
+//! arm to [`answer`]; a call without an arm is counted as not checked.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -188,7 +188,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
         mapped.map_err(MmapError::errno)
     };
     match mmap() {
-        // Linux had enough huge pages.
+        // Linux had enough huge pages for this call, so the pools must be larger.
         Err(Errno::ENOMEM) if planned.call.returned.value().is_some() => {
             world.has_larger_pools();
             mmap()
@@ -261,7 +261,7 @@ fn mremap(process: &Process, planned: &PlannedCall, chooses: bool) -> Returned {
         && !flags.contains(RemapFlags::FIXED)
         && !chooses
     {
-        // Linux chose the address.
+        // The engine must use the address that Linux chose.
         flags |= RemapFlags::FIXED;
         target = to;
     }
@@ -269,7 +269,7 @@ fn mremap(process: &Process, planned: &PlannedCall, chooses: bool) -> Returned {
 }
 
 /// Repeats the effect of a move that a signal interrupted after the target and the tail were unmapped. The
-/// kernel restarts the call, which is recorded separately.
+/// kernel restarts such a call, and the recording contains the restarted call separately.
 fn interrupted_mremap(process: &Process, planned: &PlannedCall, flags: RemapFlags) -> Returned {
     let [at, old, new, _, target, _] = planned.call.args;
     if flags.contains(RemapFlags::FIXED) {

@@ -5,15 +5,16 @@
 //!    rights, names, flags.
 //! 2. If all VMAs are equal, [`compare`] compares the present private pages page by page, the sizes, and the
 //!    pages of files through `resident.rs`.
-//! 3. What the recording does not determine is counted by its reason; the rest are [`Finding`]s.
+//! 3. A difference that the recording does not determine is counted under its reason. Every other difference
+//!    is a [`Finding`].
 //! 4. [`report`] adds the counts and the findings to the worker's [`Findings`].
 //!
 //! `perform.rs` calls both functions at a step that compares, and `lib.rs` for frozen processes between
 //! segments. The comparison changes nothing, except that memory grows as the snapshot shows (`grown.rs`).
 //!
-//! In names, *ours* is the engine's side, *theirs* is Linux's, and *untold* means not recorded. A count that
-//! is too generous hides a defect of the engine, so `tests/small.rs` also replays snapshots with errors, each
-//! of which must be found.
+//! In names, *ours* is the engine's side, *theirs* is Linux's, and *untold* means not recorded. If too much
+//! counts as not recorded, defects of the engine stay hidden, so `tests/small.rs` also replays snapshots with
+//! errors, each of which must be found.
 
 use super::contents;
 use super::findings::Findings;
@@ -60,7 +61,7 @@ struct PrivatePages {
     untold: u64,
     /// Pages that a process_madvise with unrecorded ranges may have freed.
     taken: u64,
-    /// Pages of a file that may have been shorter or may have lost these pages.
+    /// Pages of a file, where the file may have been shorter or may have lost these pages.
     cut: u64,
     /// Pages that a fork may or may not have copied.
     unsure: Beside,
@@ -121,7 +122,7 @@ pub(super) struct Compared {
     huge: u64,
     /// Result of the comparison of the pages of files.
     pub(super) resident: Resident,
-    /// Number of VMAs that differ, and of which the recording does not determine which pages are huge.
+    /// Number of VMAs whose huge pages differ, where the recording does not determine which pages are huge.
     unsure_sizes: u64,
 }
 
@@ -480,7 +481,7 @@ fn compare_pages(
     }
 }
 
-/// Counts the pages that were brought in or freed while a fork ran, on both sides.
+/// Counts, on both sides, the pages that were brought in or freed while a fork ran.
 fn beside_fork(ours: &Runs, theirs: &Runs, unsure: &Runs) -> Beside {
     let known = |page: &u64| unsure.contains(*page);
     let count =

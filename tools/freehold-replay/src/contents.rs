@@ -1,8 +1,8 @@
-//! The words that a replay on memory with contents stores, and the check that none reaches a wrong process.
-//! Both run only with the option `backed`.
+//! Stores words in the memory of a replay, and checks that no word reaches a wrong process. Only a replay
+//! with the option `backed`, whose memory has contents, does this.
 //!
-//! After a write fault, `perform.rs` calls [`store`], which writes a word at a place in the page that belongs
-//! to the task. The word names the address space and the number of times that address space was forked
+//! After a write fault, `perform.rs` calls [`store`], which writes a word to the task's own place in the
+//! page. The word contains the number of the address space, and how many times that address space was forked
 //! before. Every word in a private page therefore comes from this address space, or from one of its ancestors
 //! before the fork. `compare.rs` searches for other words at each snapshot ([`strangers`]): such a word shows
 //! a page that leaked, was not zeroed, or was shared for too long.
@@ -24,15 +24,16 @@ const WORDS: u64 = PAGE / 8;
 /// The address spaces from which words in this address space may come.
 #[derive(Debug)]
 pub(super) struct Lineage {
-    /// Pairs of an address space and a number of forks, this address space first, then its ancestors. A word
-    /// of that address space may be present here only if it was stored before that many forks.
+    /// Pairs of an address space and a limit: first this address space, then its ancestors. A word that was
+    /// stored in one of these address spaces may be present here only if that address space had forked fewer
+    /// times than its limit when the word was stored.
     sources: Vec<(u32, u32)>,
     /// Number of forks of this address space. The plan orders each fork with all other steps in the address
     /// space.
     forks: AtomicU32,
 }
 
-/// Number used in place of an address space: the word was stored to shared memory.
+/// The number in a word that was stored to shared memory, in place of the number of an address space.
 const EVERYBODY: u32 = 0;
 
 /// Number of the next address space. Each number is unique and differs from [`EVERYBODY`].

@@ -100,7 +100,7 @@ fn reaches_down(process: &Process, area: &Area) -> bool {
 /// Grows the memory that begins at the end of `hole` down to `address`, and leaves the hole unmapped. Always
 /// returns true.
 fn grow(process: &Process, address: u64, hole: Range<u64>) -> bool {
-    // The comparison that follows reports a refusal.
+    // If the engine does not grow the memory, the comparison that follows reports a difference.
     let _ = process.handle_fault(address, Access::READ);
     // The recording does not show which pages the kernel has touched.
     let _ = process.madvise(address, hole.end.min(TASK_SIZE) - address, Advice::DontNeedLocked);

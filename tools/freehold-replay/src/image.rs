@@ -55,7 +55,7 @@ impl Image {
         Arc::new(Image { process, places, lineage, reached, touched, pagers, holes, limited, totals })
     }
 
-    /// Sets the known resource limits. Takes each limit that is not known from `unless`.
+    /// Sets the known resource limits. Takes each unknown limit from `unless`.
     pub(super) fn limit(&self, known: &KnownLimits, unless: Limits) {
         let (data, data_hard) = known.data.unwrap_or((unless.data, unless.data_hard));
         self.process.limits().set(

@@ -84,7 +84,7 @@ use world::World;
 pub trait Progress {
     /// Reports that `events` events of the recording are read and planned.
     fn planned(&self, events: u64);
-    /// Reports that `events` of them have run.
+    /// Reports that `events` of the planned events have run.
     fn ran(&self, events: u64);
 }
 
@@ -154,7 +154,7 @@ impl Replay {
         })
     }
 
-    /// Runs a segment, then compares the snapshots that were frozen at its end.
+    /// Runs a segment, then compares the snapshots of the processes that were frozen at its end.
     fn run(&mut self, segment: &Segment) -> io::Result<()> {
         self.world.open(&segment.files).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let (world, tasks) = (&self.world, &mut self.tasks);
@@ -197,9 +197,9 @@ enum Attempt {
     Wants(Options),
 }
 
-/// Replays a recording until its end, or until it needs a feature that the machine lacks. Bytes that the
-/// recording shows can be compared only on memory with contents, and protection keys need a machine that has
-/// them.
+/// Replays a recording until its end, or until the recording needs a feature that the machine lacks. Bytes
+/// that the recording shows can be compared only on memory with contents, and protection keys need a machine
+/// that has them.
 fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
     let planner = Planner::new(source.open()?).with_segments_of(options.segment);
     let mut planner = planner.keeping_layout(options.places);
@@ -311,7 +311,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     }
 }
 
-/// Returns the waits for the lock of readers and writers. An acquisition that did not wait counts as a wait
+/// Returns the waits of readers and writers for the lock. An acquisition that did not wait counts as a wait
 /// of 0.
 fn waits(locks: &LockSnapshot) -> Histogram {
     let mut waits = locks.read.waited.clone();

@@ -32,7 +32,7 @@ pub struct Design {
 
 impl Design {
     /// Returns the designs of [`Locking::ALL`], and then one design for each other value of the locks of huge
-    /// pages and of files. All other choices in these are the defaults.
+    /// pages and of files. In the added designs, all other choices are the defaults.
     pub fn compared() -> Vec<Design> {
         let spaces = Locking::ALL.map(Design::from);
         let tables = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };

@@ -73,7 +73,7 @@ impl Opened {
         let new = |access| File::new(&self.mapping, access, &self.name).ok();
         let Some(how) = access else {
             if self.guess.get().is_none() {
-                // Another thread may have set `guess` first; then its file is used.
+                // If another thread has set `guess` first, the file of that thread is used.
                 let _ = self.guess.set(new(FileAccess::READ_WRITE)?);
             }
             return self.guess.get().cloned();
@@ -148,7 +148,7 @@ impl Opened {
         if forbids { Err(Errno::EPERM) } else { self.mapping.truncate(bytes).map_err(errno) }
     }
 
-    /// Adds seals, or returns the present ones. Returns `None` if the file is not a memfd, or if the
+    /// Adds seals, or returns the current seals. Returns `None` if the file is not a memfd, or if the
     /// recording does not determine the answer.
     fn seal(&self, call: &Call) -> Option<Returned> {
         let seals = self.seals.as_ref()?;

@@ -63,13 +63,13 @@ pub struct Outcome {
     pub kinds: Vec<KindTime>,
     /// TLB flushes of the engine, and the interrupts that Linux sent for its own flushes.
     pub flushes: FlushCount,
-    /// Time from the first event to the last, without reading, planning and waiting for the freezer.
+    /// Time for which the segments ran, without the time for reading and planning between segments.
     pub wall: Duration,
     /// Part of `wall` spent on comparing snapshots, summed over the CPUs.
     pub checking: Duration,
     /// Run time of the recorded program, without the time that it was frozen.
     pub recorded: Duration,
-    /// Number of events that were read and planned, and the time that took.
+    /// Number of events that were read and planned, and the time that this took.
     pub planned: (u64, Duration),
 }
 
@@ -193,7 +193,7 @@ pub(crate) fn nanoseconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok
     to.serialize_u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// Serialises both keys. Both values are null if the time is not recorded.
+/// Serialises the time and the count under two keys. Both values are null if the time is not recorded.
 fn of_linux<S: Serializer>(time: &Option<LinuxTime>, to: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Keys {

@@ -7,8 +7,8 @@
 //! page.
 //!
 //! Each address space has one [`Pagers`] (`image.rs`), whose table has a lock of its own; `perform.rs` calls
-//! it for faults, calls and forks. A fork may copy registrations, which no event shows: such an address space
-//! is *doubted*.
+//! it for faults, calls and forks. A fork may copy registrations, and no event shows the copies. The address
+//! space of the child is therefore *doubted*.
 
 use super::TASK_SIZE;
 use super::answers::returned;
@@ -108,7 +108,7 @@ impl Pagers {
         let handle = planned.stays_registered.and_then(|number| self.handle(process, number));
         if let (Some(handle), Some(mode), Some(to)) = (handle, mode, planned.call.returned.value()) {
             let bytes = planned.call.args[2].next_multiple_of(PAGE);
-            // Later comparisons report a failure.
+            // If the registration fails, a later comparison reports a difference.
             let _ = handle.register(to, bytes, mode);
         }
     }
@@ -134,7 +134,7 @@ impl Pagers {
         for handle in handles {
             let copied = handle.copy(page, &zeroes, FillMode::empty());
             if copied.is_err() {
-                // The page may be in the file's cache. Its contents stay.
+                // If the page is in the file's cache, it is mapped with its contents.
                 let _ = handle.continue_with(page, bytes, FillMode::empty());
             }
         }
@@ -209,7 +209,7 @@ impl Pagers {
         lock(&self.known)
     }
 
-    /// Records that a fork may have copied registrations into the address space, if it `copies` any.
+    /// If `copies` is true, records that a fork may have copied registrations into the address space.
     pub(super) fn doubt(&self, copies: bool) {
         if copies {
             self.doubted.store(true, Relaxed);

@@ -144,7 +144,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             StepKind::Execute(range) => {
                 let image = task.image.as_deref()?;
                 let prot = Prot::READ | Prot::WRITE | Prot::EXEC;
-                // Later comparisons report a failure.
+                // If the mprotect fails, a later comparison reports a difference.
                 let _ =
                     self.cpu.call(|| image.process().mprotect(range.start, range.end - range.start, prot));
                 self.lap();
@@ -188,7 +188,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         if (ends, ended) == (Ends::Resolved, Ends::Signal(SIGBUS, 2))
             && refused::huge_page(image.process(), address).is_some()
         {
-            // Linux had enough huge pages.
+            // Linux had a huge page for this fault, so the pools must be larger.
             self.world.has_larger_pools();
             ended = self.fault(image, task.number, line, address, code);
         }
@@ -237,7 +237,7 @@ impl<'w, 'c> Performer<'w, 'c> {
             && *returned != planned.call.returned
         {
             let call = &planned.call;
-            // A refused lock call has locked memory up to a hole, so it is undone too.
+            // A refused mlock has locked memory up to a hole, so its effect is undone too.
             let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2);
             if let Some(value) = returned.value().or(locks.then_some(0)) {
                 self.cpu.call(|| before.restore(image.process(), call, value));
@@ -284,8 +284,8 @@ impl<'w, 'c> Performer<'w, 'c> {
             && other.is_some_and(|other| other.pagers.serve(other.process(), &transfer.remote))
     }
 
-    /// Adds the pages that `files.rs` assumes to the page cache, and then takes a recorded fault. Returns how
-    /// the fault ended.
+    /// Adds to the page cache the pages that `files.rs` assumes there, and then takes a recorded fault.
+    /// Returns how the fault ended.
     fn fault(&mut self, image: &Image, task: u32, line: u32, address: u64, code: FaultCode) -> Ends {
         let process = image.process();
         let access = match (code.write(), code.exec()) {

@@ -68,7 +68,7 @@ impl Chosen {
 
     /// Makes the call again with the other alignment of the file, and keeps that alignment if the engine then
     /// chooses Linux's address. Returns the engine's last address. Linux aligns a file of at least 2 MiB if
-    /// its file system can map huge pages. A recording does not show whether it can.
+    /// its file system can map huge pages. A recording does not show whether a file system can.
     fn aligned_otherwise(
         self,
         world: &World,

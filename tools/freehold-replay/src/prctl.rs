@@ -1,9 +1,9 @@
 //! prctl operations that apply to the whole memory of a program.
 //!
 //! Operations: PR_SET_MDWE, PR_SET_THP_DISABLE and PR_SET_MEMORY_MERGE, and their queries. `calls.rs` makes
-//! them on the process ([`answer`]); `perform.rs` carries the attributes over an exec with [`Inherited`].
-//! prctl operations on single ranges (PR_SET_VMA) are not made. A new attribute that an exec inherits needs a
-//! field in [`Inherited`].
+//! these calls on the process ([`answer`]); `perform.rs` carries the attributes over an exec with
+//! [`Inherited`]. prctl operations on single ranges (PR_SET_VMA) are not replayed. A new attribute that an
+//! exec inherits needs a field in [`Inherited`].
 
 use super::answers::returned;
 use super::start;

@@ -33,7 +33,7 @@ pub(super) struct Around {
     pub(super) window: Range<u64>,
     /// The fault maps the file's own page, not a copy.
     pub(super) maps: bool,
-    /// The range in which the fault may map blocks of shared memory. Empty if there are none.
+    /// The range in which the fault may map blocks of shared memory. Empty if the fault maps no blocks.
     pub(super) blocks: Range<u64>,
 }
 
@@ -43,9 +43,10 @@ impl Around {
         self.window.clone()
     }
 
-    /// Maps the rest of the window of a recorded read fault at `at` whose page was already present. An
-    /// earlier fault had mapped that page in the engine, but not on Linux, which did not find it in the page
-    /// cache. A fault on the next missing page maps the rest. Returns true if such a page was missing.
+    /// Handles a recorded read fault at `at` if the engine has the page already: an earlier fault mapped the
+    /// page in the engine, but not on Linux, where the page was not in the page cache. Maps the missing pages
+    /// of the fault's window, by a fault on the first of them. Returns true if a page was missing and is now
+    /// mapped.
     pub(super) fn map_rest(&self, process: &Process, cpu: &mut Cpu<X86_4>, at: u64) -> bool {
         // Beyond this block a fault would have another window.
         let block = at & !(AROUND - 1);
@@ -95,7 +96,7 @@ impl Reached {
             Madvise if TAKES_OR_BRINGS.contains(&args[2]) => {
                 self.follow(process, args[0], args[1]);
                 if args[2] == PAGEOUT {
-                    // Pages that were not in use are unmapped, even if they stay in memory.
+                    // A PAGEOUT unmaps pages that were not in use, even if they stay in memory.
                     let end = args[0].saturating_add(args[1]).min(TASK_SIZE).next_multiple_of(PAGE);
                     self.doubt(&(args[0].min(end)..end));
                 }
@@ -140,7 +141,8 @@ impl Reached {
         pages.range_mut(within).for_each(|(_, how)| *how = How::Along);
     }
 
-    /// Adds all pages that the engine has in `blocks`, which the fault has mapped and nothing else explains.
+    /// Adds all pages that the engine has in `blocks`. The fault has mapped these pages, and no other event
+    /// explains them.
     pub(super) fn with_blocks(&self, process: &Process, blocks: &Range<u64>) {
         if !blocks.is_empty() {
             self.follow(process, blocks.start, blocks.end - blocks.start);

@@ -306,9 +306,9 @@ pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
     !refused || !rests_on_length(process, answer)
 }
 
-/// Handles an mremap in strace output. The call may have covered several VMAs on Linux, but covers one here.
-/// strace output has no page faults, so no anonymous memory in the replay has pages that prevent a merge with
-/// its neighbour.
+/// Handles an mremap in strace output. The call may have covered several VMAs on Linux, but covers only one
+/// VMA in the replay. strace output has no page faults, so no anonymous memory in the replay has pages that
+/// prevent a merge with its neighbour.
 fn apart(process: &Process, call: &Call) -> Option<Refused> {
     let [at, old, new, flags, target, _] = call.args;
     let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;
@@ -350,7 +350,8 @@ fn tells_opening(
 
 /// Handles a brk after which the break did not move on Linux.
 fn refused_brk(process: &Process, call: &Call) -> Option<Refused> {
-    // Checked first, because the query below takes the mmap lock, which the lock statistics count.
+    // This condition comes first, because the query below takes the mmap lock, which the lock statistics
+    // count.
     let stays = call.returned.value().filter(|&stays| call.args[0] > stays)?;
     let now = process.brk(0).ok()?;
     (now == stays).then(|| Refused::Undo(Before { brk: Some(now), ..Before::nothing() }, aside::UNTOLD))

@@ -311,11 +311,11 @@ impl Judge<'_> {
     /// Returns true if `page` may have come with a large folio. Since Linux 6.18 a fault maps the whole
     /// folio, as far as the VMA and the page table reach. Older kernels map only the part of the folio that
     /// is in the window of the fault. A folio has a power of two of pages and is aligned to its size in the
-    /// file. Therefore `page` lies in such a block if a fault mapped a part of the block, and if all pages of
-    /// the block within the VMA and the file are present.
+    /// file. The result is therefore true if a fault mapped a part of such a block around `page`, and if all
+    /// pages of the block within the VMA and the file are present.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
-        // The engine has no pages beyond the end of a file. Linux has the rest of a block there.
+        // The engine has no pages beyond the end of a file. On Linux the rest of a block lies there.
         if self.mapped.tells_blocks && self.mapped.length.is_none_or(|length| index < length) {
             return false;
         }

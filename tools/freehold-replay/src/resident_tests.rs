@@ -61,7 +61,8 @@ fn equal_pages_give_no_difference() {
 /// ```
 #[test]
 fn additional_pages_must_complete_a_folio() {
-    // Pages 10 to 17 are a folio of eight pages, and 10 to 13 one of four.
+    // Pages 10 to 17 are a folio of eight pages in the first case, and pages 10 to 13 are a folio of four
+    // pages in the second case.
     assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f01a]), (MORE, None));
     assert_eq!(judge_of(SHAPE, &[0x7f004..0x7f016]), (MORE, None));
     // No folio has five or seven pages or begins at page 18, and a folio is mapped completely.

@@ -249,13 +249,13 @@ impl<'p> Run<'p> {
     /// Returns true if the step that a task waits for is done.
     fn is_done(&self, wait: &Stamp) -> bool {
         let slot = self.by_number.get(&wait.task);
-        // A task that is not in this segment has done the step in an earlier one.
-        // SeqCst: pairs with the store of `done` in `step_done`.
+        // A task that is not in this segment has done the step in an earlier segment. SeqCst: pairs with the
+        // store of `done` in `step_done`.
         slot.is_none_or(|&slot| self.slots[slot].done.load(SeqCst) > wait.index)
     }
 
-    /// Leaves the task at the slot of the task that it waits for. Makes the task ready instead if that step
-    /// has been done since the check.
+    /// Leaves the task at the slot of the task that it waits for. Makes the task ready instead if the step
+    /// `wait` has been done since the check.
     fn park(&self, task: Task<'p>, wait: &Stamp) {
         let slot = &self.slots[self.by_number[&wait.task]];
         let mut parked = lock(&slot.parked);

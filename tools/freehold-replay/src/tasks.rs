@@ -177,7 +177,7 @@ fn snapshot_of(recording: &mut Recording, event: &Event) -> Result<Option<Snapsh
     }
 }
 
-/// Error: no task, or not the requested one, has a known address space at a given time.
+/// The error that no task, or not the requested task, has a known address space at the requested time.
 #[derive(Debug)]
 pub struct NoTask {
     /// The requested task.

@@ -15,12 +15,14 @@
 //! discarded page stays touched, because Linux had to discard it too. After a process_madvise with unrecorded
 //! ranges, any page may be gone. After an unrecorded file has become shorter, any page of a file may be gone.
 //!
-//! A fork may or may not have copied a page that another thread brought in or freed at that time. Such a page
-//! is *unsure* in the child: it may be present or absent until a store to it, or until a call that frees it.
+//! A fork may or may not have copied a page that another thread brought in or freed while the fork ran. Such
+//! a page is *unsure* in the child: the page may be present or absent until a store to it, or until a call
+//! that frees it.
 //!
 //! [`Touched`] belongs to one address space (`image.rs`) and has a lock of its own. `perform.rs` updates it
-//! after faults, calls and forks; `compare.rs` and `resident.rs` query it. A page that is missing here hides
-//! a difference. A page that no event has touched causes a false difference.
+//! after faults, calls and forks; `compare.rs` and `resident.rs` query it. If a touched page is missing here,
+//! a difference stays hidden. If a page is recorded here that no event has touched, the comparison reports a
+//! false difference.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;

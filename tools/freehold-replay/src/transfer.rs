@@ -2,7 +2,7 @@
 //! that the program itself may have caused, by stores that no recording shows, do not count.
 //!
 //! `perform.rs` calls [`transfer`] with the caller's process and the other process, both of the engine. The
-//! plan says which bytes recorded calls had written (`PlannedCall::written`); only these must be equal.
+//! plan says which bytes recorded calls had written (`PlannedCall::written`); only these bytes must be equal.
 //! [`Moved`] holds the result and the first byte that differs. `contents.rs` is not involved: it checks only
 //! words that the replay itself stores.
 
@@ -17,7 +17,7 @@ use freehold_trace::plan::PlannedCall;
 use freehold_trace::{CallName, Returned, Transfer};
 use std::ops::Range;
 
-/// Largest number of bytes in a transfer that is repeated.
+/// Largest number of bytes in a transfer that is replayed.
 const MOST_BYTES: u64 = 1 << 26;
 const EFAULT: u16 = 14;
 const PAGE: u64 = 4096;
@@ -43,7 +43,7 @@ impl Moved {
     }
 }
 
-/// Makes the call of `own` on `other`, the process that it reads or writes. Returns `None` if it moves too
+/// Makes the call of `own` that reads or writes the memory of `other`. Returns `None` if the call moves too
 /// many bytes.
 pub(super) fn transfer(
     planned: &PlannedCall,
@@ -157,9 +157,9 @@ fn shown(transfer: &Transfer) -> impl Iterator<Item = (usize, &[u8])> {
 }
 
 impl Moved {
-    /// Compares the bytes read. A byte that differs is an error if a recorded call wrote it: if the byte is
-    /// not zero in the replay, or its address is in `written`. Any other byte may have been stored by the
-    /// program itself.
+    /// Compares the bytes read. A byte that differs is an error if a recorded call wrote it. A call wrote it
+    /// if the byte is not zero in the replay, or if its address is in `written`. The program itself may have
+    /// stored any other byte.
     fn compare(&mut self, transfer: &Transfer, written: &[Range<u64>], bytes: &[u8]) {
         for (from, text) in shown(transfer) {
             for (place, (linux, ours)) in (from..).zip(text.iter().zip(&bytes[from.min(bytes.len())..])) {

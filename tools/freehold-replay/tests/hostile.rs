@@ -382,7 +382,7 @@ impl Random {
 
 /// Runs every operation on one meaningless recording. Returns true if the whole recording could be read.
 fn survives(seed: u64) -> bool {
-    // Visible if the test panics, or to find a seed that takes long.
+    // Shows the seed if the test panics or takes long.
     println!("seed {seed}");
     let mut random = Random(seed);
     let (mut trace, mut snapshots) = (EVENTS.to_owned(), SNAPSHOTS.to_owned());

@@ -115,7 +115,7 @@ fn refusal_that_no_limit_explains_is_a_difference() {
     assert_eq!((lifted.difference_count, lifted.not_checked()), (0, 1));
 }
 
-/// Capabilities in a user namespace of its own do not lift the limits of a process.
+/// Capabilities that a process has only in its own user namespace do not lift its limits.
 #[test]
 fn limit_applies_in_a_new_user_namespace() {
     as_linux(&format!(

@@ -352,9 +352,9 @@ fn huge_pages_are_compared() {
 
 /// A file of 64 pages. 40 pages are mapped, starting at the fifth page of an aligned block of 16. The first
 /// fault maps 16 pages. The second maps the remaining twelve pages of the last block. The third is on a page
-/// that the first fault mapped here but not on Linux, and maps the pages around it. The madvise (DONTNEED)
-/// unmaps the pages of its range. A second mapping of the file behaves like the first. A child has the pages
-/// of its parent in mappings with a private copy, such as the second.
+/// that the first fault mapped in the replay but not on Linux, and maps the pages around it. The madvise
+/// (DONTNEED) unmaps the pages of its range. A second mapping of the file behaves like the first. A child has
+/// the pages of its parent in mappings with a private copy, such as the second.
 const FILES: &str = "# file 2 262144 /lib/f
 10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
 11 0 1 F 7f0000004000 4 x1
@@ -584,8 +584,8 @@ fn mappings_of_two_open_files_do_not_merge() {
 /// One thread removes the segment while another maps it again. The answers show which call came first.
 #[test]
 fn removed_segment_is_destroyed_with_its_last_mapping() {
-    // The removal lasts from 22 to 42. The second call leaves the other page mapped; the third unmaps both
-    // parts.
+    // The removal lasts from 22 to 42. The second remap_file_pages leaves the other page mapped; the third
+    // unmaps both parts.
     const REMOVED: &str = "10 0 1 shmget 0 2000 3c0 = 5
 11 0 1 N 2 1 10100
 12 0 1 shmat 5 0 0 = 7f0000000000 e1 x1

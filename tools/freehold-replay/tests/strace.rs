@@ -420,7 +420,7 @@ fn arena(calls: &str) -> Outcome {
     replayed(&text)
 }
 
-/// Returns the numbers of compared calls and of others.
+/// Returns the number of compared calls and the number of calls that were not checked.
 fn counts(outcome: &Outcome) -> (u64, u64) {
     assert_eq!(outcome.difference_count, 0, "{:#?}", outcome.differences);
     (outcome.calls.all, outcome.not_checked())

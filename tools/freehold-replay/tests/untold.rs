@@ -83,8 +83,9 @@ fn segment_is_named_by_its_key_after_a_refused_attachment() {
     assert!(outcome(2, events, (1, &other, PAGES, 8)).difference_count > 0);
 }
 
-/// An execve that fails behind the point of no return ends the process in a partly built address space. A new
-/// recording shows that the call never returned. An old one shows the teardown of the old address space.
+/// An execve that fails after the point of no return ends the process in a partly built address space. A new
+/// recording shows that the call never returned. An old recording shows the teardown of the old address
+/// space.
 #[test]
 fn process_that_ends_inside_execve_is_not_compared() {
     let events = |inside: &str| {
@@ -314,7 +315,7 @@ fn personality_gives_execute_rights_until_it_is_reset() {
     let exec = PERSONALITY.replace("23 0 2 personality 0 = 400000\n", "");
     assert!(outcome(3, &exec, (2, EXECUTABLE, pages, 8)).difference_count > 0);
     // A recording of version 3 shows each call of personality, so this program has made none. In an older
-    // recording the program may have had one.
+    // recording, the program may have made such a call.
     assert!(outcome(3, &without, (2, EXECUTABLE, pages, 8)).difference_count > 1);
     assert_as_linux(&outcome(2, &without, (2, EXECUTABLE, pages, 8)), &[(aside::EXECUTED, 4)]);
 }

@@ -1,5 +1,4 @@
-//! The drawn state of an address space: ranges of one kind of memory, each with the time since which it
-//! exists.
+//! The drawn state of an address space: ranges of one kind of memory, each with its start time.
 //!
 //! `life.rs` calls [`Coverage::set`] whenever the VMAs of a range have changed, and [`Coverage::finish`] at
 //! the end of an address space. A piece that changes its kind or is unmapped ends, and becomes a [`Block`]

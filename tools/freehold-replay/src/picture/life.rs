@@ -225,11 +225,11 @@ impl Life {
         space.follow(grown, now);
     }
 
-    /// Replaces the VMAs that were followed so far by the kernel's list.
+    /// Replaces the VMAs of a process with those in the kernel's list.
     fn listed(&mut self, process: usize, snapshot: Option<&Snapshot>, now: u64) {
         let Some(snapshot) = snapshot else { return };
         let Some(space) = self.spaces.get_mut(self.processes[process].space) else { return };
-        // A later snapshot may contain the name of a thread.
+        // A snapshot after the exec may contain the name of another thread instead of the command's name.
         let name = &mut self.processes[process].name;
         if snapshot.why == Why::Exec || name.is_empty() {
             name.clone_from(&snapshot.comm);

@@ -41,7 +41,7 @@ impl<T: Copy + Default + PartialEq> Grid<T> {
     /// rows.
     pub fn rectangles(&self) -> Vec<(T, [usize; 4])> {
         let mut done: Vec<(T, [usize; 4])> = Vec::new();
-        // Rectangles whose last row is the previous one, ordered by first column.
+        // Rectangles whose last row is the previous row, ordered by first column.
         let mut open: Vec<(T, [usize; 4])> = Vec::new();
         for row in 0..self.rows {
             let mut still = Vec::with_capacity(open.len());

@@ -1,5 +1,5 @@
 //! Tests the cover of a grid by rectangles (`raster.rs`). A grid is written as lines of digits (`grid`), in
-//! which 0 is an empty cell. `assert_covers` decides: the rectangles paint each cell at most once, and
+//! which 0 is an empty cell. `assert_covers` checks that the rectangles paint each cell at most once, and
 //! together reproduce the grid. One test tries every grid of 3 by 3 cells with two values and empty cells.
 
 use super::*;

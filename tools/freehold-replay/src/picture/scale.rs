@@ -1,5 +1,5 @@
 //! The vertical scale of a panel: maps addresses to heights. Addresses that were never mapped get no room.
-//! Ranges that are large or have many faults get more.
+//! Ranges that are large or have many faults get more room than others.
 //!
 //! 1. Blocks (`coverage.rs`) are cut at all their boundaries into atoms. The kind of an atom is the kind of
 //!    memory that was mapped there for the longest time.

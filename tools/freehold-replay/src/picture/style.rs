@@ -2,7 +2,7 @@
 //! at the beginning of the document.
 //!
 //! `draw.rs`, `paint.rs` and `strips.rs` name the classes; the classes of memory kinds come from `kind.rs`.
-//! No test finds a class without a style: the element is then drawn in black.
+//! No test detects a class without a style; the elements of such a class are drawn in black.
 
 use super::kind::Kind;
 use super::svg::escaped;

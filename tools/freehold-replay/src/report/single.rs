@@ -47,7 +47,7 @@ fn ran(outcome: &Outcome) -> String {
     let mut said = format!("{} on {cpus}", units::duration(outcome.wall));
     let recorded = units::duration(outcome.recorded);
     if outcome.calls_only {
-        // Most of this time is strace's own.
+        // strace itself takes most of this time.
         write!(said, "; the program took {recorded} under strace").expect("writing to a String cannot fail");
     } else if let Some(ratio) = units::ratio(outcome.recorded, outcome.wall) {
         write!(said, ", {ratio} times as fast as recorded ({recorded})")
@@ -108,7 +108,8 @@ fn flushes(outcome: &Outcome) -> String {
     said
 }
 
-/// Returns the number of VMAs of files that were compared page by page, and the number with the same pages.
+/// Returns the number of VMAs of files that were compared page by page, and how many of these have the same
+/// pages as on Linux.
 fn file_pages(outcome: &Outcome) -> String {
     if outcome.calls_only {
         return "not recorded by strace".to_owned();
@@ -121,7 +122,7 @@ fn file_pages(outcome: &Outcome) -> String {
     format!("same as Linux in {} of {} ({share})", units::count(as_linux), units::counted(all, "VMA"))
 }
 
-/// Returns the number of compared addresses.
+/// Returns how many of the compared addresses are the same as on Linux.
 fn placed(outcome: &Outcome) -> String {
     let Tally { all, as_linux } = outcome.placed;
     match all {

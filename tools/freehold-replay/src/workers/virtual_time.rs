@@ -40,8 +40,8 @@ impl Default for Workers {
 /// A condition variable for the state that a mutex guards.
 #[derive(Default)]
 pub(crate) struct Changed {
-    /// Number of workers that wait or are about to wait. The replayer's own words are ordinary atomics: they
-    /// take no virtual time.
+    /// Number of workers that wait or are about to wait. An ordinary atomic, so that access to it takes no
+    /// virtual time.
     waiting: AtomicUsize,
     /// Counts notifications.
     count: AtomicU32,
@@ -79,8 +79,8 @@ impl Changed {
     }
 }
 
-/// Locks a mutex. The task that holds it may be inside the engine; then this task lets others run and tries
-/// again.
+/// Locks a mutex. If another task holds the mutex, for example inside the engine, this task lets other tasks
+/// run and tries again.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     loop {
         match mutex.try_lock() {
