@@ -68,7 +68,7 @@ impl Opened {
     }
 
     /// Returns the open file behind a mapping. `access` says how the program opened the file, if that is
-    /// recorded. Returns `None` if there is no memory.
+    /// recorded. Returns `None` if memory runs out.
     pub(super) fn file(&self, access: Option<Access>) -> Option<Counted<File<Machine>>> {
         let new = |access| File::new(&self.mapping, access, &self.name).ok();
         let Some(how) = access else {

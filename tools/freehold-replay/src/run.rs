@@ -63,7 +63,7 @@ impl Tasks {
 struct Slot<'p> {
     done: AtomicU32,
     wanted: AtomicU32,
-    /// Tasks that wait for a step of this one, each with the number of steps that must be done.
+    /// Tasks that wait for a step of this task, each with the number of steps that must be done.
     parked: Mutex<Vec<(u32, Task<'p>)>>,
     /// Address space of a task that has done all its steps. The inner `None` means that the task exited.
     left: Mutex<Option<Option<Arc<Image>>>>,

@@ -12,7 +12,7 @@ use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Largest number of tasks that a message names. The message says only how many others there are.
+/// Largest number of tasks that a message names. Of all further tasks, the message gives only the number.
 const MOST_NAMED: usize = 12;
 
 /// All tasks of a recording.

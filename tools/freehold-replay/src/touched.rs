@@ -53,7 +53,7 @@ const DISCARD: [u64; 2] = [4, 24];
 pub(super) enum How {
     Read,
     Written,
-    /// A fault on another page mapped it, or may have mapped it.
+    /// A fault on another page mapped this page, or may have mapped it.
     Along,
 }
 
@@ -293,7 +293,7 @@ impl Pages {
         self.unsure_size.extend_from_slice(&other.unsure_size);
     }
 
-    /// Takes out the state of `pages`, by number: blocks, and ranges that calls brought in.
+    /// Removes and returns the state of the page numbers `pages`: blocks, and ranges that calls brought in.
     fn take(&mut self, pages: &Range<u64>) -> Taken {
         let mut taken = Vec::new();
         for (number, block) in self.blocks.range_mut(pages.start / BLOCK..pages.end.div_ceil(BLOCK)) {

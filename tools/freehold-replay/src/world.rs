@@ -165,7 +165,7 @@ impl World {
         self.engine.set_reclaims_tables(!old);
         self.promises = match recording.machine("overcommit") {
             Some("1") => u64::MAX,
-            // Linux refuses only a promise of more than the whole memory.
+            // In this mode Linux refuses only a call that asks for more than the whole memory.
             Some("0") => SOME_MEMORY,
             _ => 0,
         };

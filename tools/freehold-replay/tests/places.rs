@@ -1,4 +1,5 @@
-//! Addresses of mappings without a fixed address. The engine chooses, and must choose Linux's address.
+//! Addresses of mappings without a fixed address. The engine chooses each address itself, and must choose the
+//! same address as Linux.
 //!
 //! Each test writes a start and some calls as a recording, replays it with the option `places`, and counts
 //! the addresses that were compared and that are equal to Linux's. Top-down and bottom-up layouts, alignment
