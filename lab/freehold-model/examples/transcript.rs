@@ -11,8 +11,8 @@
 //! - `--calls N`, `--seed N`, `--per-run N`: number of calls, in runs that each begin with empty address
 //!   spaces
 //! - `--maps-every N`: number of calls between reports of maps and counters; 0: no reports
-//! - `--every N`: number of calls for which one line is printed: their number, and a hash of all their
-//!   results
+//! - `--every N`: number of calls between two printed lines; a line has the number of calls so far, and a
+//!   hash of all their results
 //! - `--show A..B`: prints the calls of that part and their results, in place of hashes
 //!
 //! Like `freehold_model::compare`, the transcript leaves out which pages of files are resident, because Linux
@@ -108,7 +108,7 @@ impl Transcript {
         }
     }
 
-    /// Returns true if everything that is shown was printed.
+    /// Returns true if all calls of the part to show were printed.
     fn is_over(&self) -> bool {
         self.show.as_ref().is_some_and(|show| self.calls >= show.end)
     }

@@ -3,10 +3,10 @@
 //!
 //! A case file contains lines of calls, each followed by ` -> ` and its result. A line `maps p0:` is followed
 //! by the expected lines of that process's arena, each of which begins with two blanks. `#` starts a comment.
-//! A line `quirks kept` or `quirks cured` restricts the rest to worlds that treat the kernel's quirks in that
-//! way. A line `needs seals` restricts the rest to kernels that have mseal. `text.rs` defines the form of
-//! calls and results. The example `record` writes a case with the results of the running kernel, so a new
-//! case needs no result by hand.
+//! A line `quirks kept` or `quirks cured` restricts the rest of the case to worlds that treat the kernel's
+//! quirks in that way. A line `needs seals` restricts the rest of the case to kernels that have mseal.
+//! `text.rs` defines the form of calls and results. The example `record` writes a case with the results of
+//! the running kernel, so a new case needs no result by hand.
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};

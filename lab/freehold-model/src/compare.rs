@@ -7,9 +7,8 @@
 //!
 //! - `mincore` of pages of files, because the answer depends on the page cache. The left side reports all of
 //!   them as resident.
-//! - Contents that `MADV_PAGEOUT` may have dropped. It may drop pages that `MADV_FREE` released, and
-//!   droppable memory, at any time. The generator therefore never uses `MADV_PAGEOUT` and one of these two in
-//!   the same run.
+//! - Contents that `MADV_PAGEOUT` may have dropped: pages that `MADV_FREE` released, and pages of droppable
+//!   memory. The generator therefore never uses `MADV_PAGEOUT` in a run with `MADV_FREE` or droppable memory.
 
 use std::collections::BTreeMap;
 
@@ -224,10 +223,10 @@ pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: 
     let (mut ops, mut what) = (ops, what);
     let world = a.world();
     let mut tries = |ops: &[Op]| {
-        // Without the dropped calls, the others may have other effects. They still cannot reach outside the
-        // arena, because that depends only on their arguments.
+        // Without the dropped calls, the remaining calls may have other effects. They still cannot reach
+        // outside the arena, because the arguments of a call alone determine that.
         debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
-        // Without the dropped calls, the others must not meet a quirk that the generator avoided.
+        // Without the dropped calls, the remaining calls must not meet a quirk that the generator avoided.
         if world.quirks == Quirks::Avoided && meets_quirk(&world, ops) {
             return None;
         }

@@ -4,8 +4,8 @@
 //! The child that makes the calls (`linux/child.rs`) is a part of this program, so a call outside the arena
 //! could unmap its code or stack. `generate.rs` and `script.rs` drop every call that [`escapes`] reports. The
 //! function uses only the arguments and not the state of memory, because calls are also dropped later
-//! (`compare.rs`). It may report a harmless call, but must never miss one. A new kind of call therefore needs
-//! a line here before it is drawn.
+//! (`compare.rs`). It may report a harmless call, but must never miss a call that could reach memory outside
+//! the arena. A new kind of call therefore needs a line here before it is drawn.
 
 use crate::op::{Call, PAGE};
 use crate::world::World;
@@ -113,8 +113,8 @@ fn mremap_escapes(w: &World, old: u64, old_len: u64, new_len: u64, flags: u64, n
             return true;
         }
     }
-    // Of a source that shrinks, the kept part and the part that is cut off must be inside the arena. A source
-    // that grows moves to free addresses, which are inside.
+    // If the source shrinks, the kept part and the part that is cut off must be inside the arena. If the
+    // source grows, it moves to free addresses, which are always inside the arena.
     let kept = old_size.min(new_size).max(PAGE);
     outside(w, old, kept) || (old_size > new_size && {
         let cut = old_size - new_size;

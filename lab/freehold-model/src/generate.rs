@@ -2,11 +2,11 @@
 //!
 //! `compare.rs` creates a [`Generator`] for each run, with the number of the run as the seed, and applies
 //! each call to both subjects. The kind of a call is drawn by the mix of the run. Its arguments are odd
-//! values, or lie near existing mappings, which the *shadow* knows: a model to which the generator applies
-//! each call. A call that leaves the arena (`escape.rs`), or meets a quirk that the world avoids, is drawn
-//! again. Equal seeds and worlds give equal calls, so any change here changes the calls of all seeds. A new
-//! kind of call is drawn in `draw`; the numbers are flags of Linux's headers. Tests fail if too few calls
-//! succeed (`tests/support`).
+//! values, or lie near existing mappings. The *shadow* knows the mappings: it is a model to which the
+//! generator applies each call. A call that leaves the arena (`escape.rs`), or meets a quirk that the world
+//! avoids, is drawn again. Equal seeds and worlds give equal calls, so any change here changes the calls of
+//! all seeds. A new kind of call needs a line in `draw`. The numbers in the code are flags of Linux's
+//! headers. Tests fail if too few calls succeed (`tests/support`).
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -45,8 +45,8 @@ struct Mix {
     dense: bool,
     /// Percentage of arguments that are odd: at an edge, unaligned, or out of range.
     odd: u64,
-    /// True if the run uses MADV_FREE and droppable memory, false if it uses MADV_PAGEOUT. The latter may
-    /// drop memory of the first two at any time.
+    /// True if the run uses MADV_FREE and droppable memory, false if it uses MADV_PAGEOUT. No run uses both,
+    /// because MADV_PAGEOUT may drop freed and droppable memory.
     free: bool,
 }
 

@@ -20,7 +20,8 @@ use crate::text;
 use crate::world::World;
 use std::fmt::Write as _;
 
-/// Bit of an address in a plan: the rest is relative to the address that the thread's last mmap returned.
+/// Bit of an address in a plan: the other bits are relative to the address that the thread's last mmap
+/// returned.
 const MINE: u64 = 1 << 62;
 
 const MAYMOVE: u64 = 1;
@@ -29,7 +30,7 @@ const FIXED: u64 = 0x10;
 const GROWSDOWN: u64 = 0x100;
 const NOREPLACE: u64 = 0x10_0000;
 const ANON: u64 = 0x22;
-/// Number of mappings that is larger than any call creates.
+/// A number of mappings that is larger than the number that one call can create.
 const ROOM: i64 = 8;
 
 /// A plan: calls by one thread, then concurrent calls by several threads.
@@ -240,7 +241,8 @@ fn follows(model: &mut Model, step: &Step) -> bool {
             if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
                 return false;
             }
-            // In the model the target is fixed. Such a move needs more room below the limit of mappings.
+            // The model makes the move with a fixed target. Such a move needs more room below the limit of
+            // mappings.
             room = ROOM;
             (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);
         }
@@ -321,7 +323,7 @@ impl<R: Draw> Drawer<'_, R> {
             7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
             8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
             // mlock is drawn only here and not concurrently. It has two steps, as on Linux, and its second
-            // step could fault in mappings that were made after the first.
+            // step could fault in mappings that were made after the first step.
             9 if self.random.below(2) == 0 => Call::Mlock2 { addr: self.addr(), len: 2 * PAGE, flags: 1 },
             _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },
         }

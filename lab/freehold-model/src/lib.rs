@@ -17,7 +17,7 @@
 //!   [`escape`]: calls that must not run on the kernel.
 //!
 //! The model follows the kernel, not the manual. A case file exists for each rule where the two differ, and
-//! for rules that are easy to miss. The main ones:
+//! for rules that are easy to miss. The main rules:
 //!
 //! - `mmap` with a fixed address in the last page (above -4096) fails, because the kernel reads that address
 //!   as an errno.
@@ -25,15 +25,15 @@
 //!   mapping. A stack directly above another mapping keeps nothing free below that mapping. A stack that
 //!   keeps its gap free also lowers the limit of the rest of the search.
 //! - `madvise`, `msync`, `mlock2` and `mlockall` use only 32 bits of their last argument.
-//! - Guards mark their VMA with a sticky flag that does not prevent merging. Only private anonymous memory
-//!   gets an anon_vma with the flag, and the anon_vma has a visible effect after a fork.
+//! - Guards mark their VMA with a sticky flag that does not prevent merging. Private anonymous memory also
+//!   gets an anon_vma, which has a visible effect after a fork.
 //! - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` permanently, and unlocks the
 //!   whole source VMA even if only a part of it moved. `mlockall` counts the pages of one VMA in an int.
 //!   These rules are quirks of the kernel and not promises. [`world::Quirks`] describes the behaviour of the
 //!   engine.
 //! - A `mmap` that fails at `RLIMIT_AS` or `RLIMIT_DATA` may leave VMAs split at the edges of its range.
-//! - When `mremap` grows a VMA, the VMA may merge with its neighbour also in a fork's child, where no other
-//!   call merges them.
+//! - When `mremap` grows a VMA, the VMA may merge with its neighbour. This happens even in a fork's child,
+//!   where no other call merges the two VMAs.
 //!
 //! # What is not covered
 //!

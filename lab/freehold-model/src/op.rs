@@ -133,8 +133,8 @@ pub enum Call {
         off: u64,
         len: u64,
     },
-    /// Sets a soft limit, in pages. `As` and `Data` limit only the memory in the arena: a subject adds what
-    /// it has outside. `Lock` and `Stack` are absolute.
+    /// Sets a soft limit, in pages. `As` and `Data` limit only the memory in the arena: a subject adds the
+    /// memory that it has outside the arena. `Lock` and `Stack` are absolute.
     Setrlimit {
         limit: Limit,
         pages: u64,

@@ -2,9 +2,10 @@
 //! arena.
 //!
 //! Two subjects can be compared only if they have the same [`World`]: the same addresses, limits and
-//! treatment of quirks. The kernel's world is measured (`linux/mod.rs`); the engine and the model can take
-//! any. A rule of Linux that changed between versions, or that the engine does not follow, is a field here,
-//! and the model obeys it. Reason and meaning of each difference between engine and kernel are at [`Quirks`].
+//! treatment of quirks. The kernel's world is measured (`linux/mod.rs`); the engine and the model can run in
+//! any world. A rule of Linux that changed between versions, or that the engine does not follow, is a field
+//! here, and the model obeys it. Reason and meaning of each difference between engine and kernel are at
+//! [`Quirks`].
 
 use crate::op::{Counters, PAGE};
 

@@ -2,9 +2,9 @@
 //!
 //! Each test compares with `compare::run` in one configuration: a limit of locked memory, no such limit, few
 //! free mappings. Together they make more than ten thousand calls. A failure prints the shortest calls that
-//! show the difference; then either the model or the expectation of Linux is wrong. Without the rights to
-//! drive the kernel the tests end early. The example `differential` runs more calls and any pair of subjects.
-//! The last test checks that the comparison can fail.
+//! show the difference. In that case the model is wrong, unless Linux may choose between several results
+//! (`src/compare.rs`). Without the rights to drive the kernel the tests end early. The example `differential`
+//! runs more calls and any pair of subjects. The last test checks that the comparison can fail.
 
 use crate::support::{assert_same, linux};
 use freehold_model::compare::{self, Plan};

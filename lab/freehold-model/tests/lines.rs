@@ -1,8 +1,8 @@
 //! Merges and splits, drawn as address lines in `lines.txt`, on the model, on the engine in every design, and
 //! on the kernel.
 //!
-//! Use a drawing for a rule about the borders of VMAs that a reader should see, and a case (`cases.rs`) for
-//! results. The head of `lines.txt` explains the drawings: a line `is` has the mappings before, the next
+//! Use a drawing for a rule about the borders of VMAs, and a case (`cases.rs`) for a rule about the results
+//! of calls. The head of `lines.txt` explains the drawings: a line `is` has the mappings before, the next
 //! lines are calls, and a line `gives` has the mappings afterwards. This file parses the drawings, makes the
 //! calls through [`Subject`], and compares maps with the line `gives`. A new kind of call gets an arm in
 //! `Stage::act`.
@@ -13,7 +13,7 @@ use freehold_model::op::{Proc, vmflag};
 use freehold_model::{Call, Engine, MapLine, Model, Op, Outcome, PAGE, Subject, World};
 use std::ops::Range;
 
-/// Column of a line at which the bar of the first page is.
+/// Column of the bar of the first page in a line.
 const MARGIN: usize = 10;
 /// Page of the arena that the first column of a line stands for.
 const FIRST: u64 = 16;
@@ -26,7 +26,7 @@ struct Stretch {
     pages: Range<u64>,
     /// The letter of the pages, in lower case.
     kind: char,
-    /// The pages whose letter is in upper case, which were written.
+    /// The pages that were written. Their letters are in upper case.
     written: Vec<u64>,
 }
 
@@ -70,7 +70,7 @@ fn prot(kind: char) -> u64 {
     }
 }
 
-/// The state of one picture on one subject.
+/// The state of one drawing on one subject.
 struct Stage<'s> {
     subject: &'s mut dyn Subject,
     world: World,
@@ -170,7 +170,7 @@ impl Stage<'_> {
     }
 }
 
-/// Runs all pictures on the subject. A picture begins at each `is`. Returns the number of pictures.
+/// Runs all drawings on the subject. A drawing begins at each `is`. Returns the number of drawings.
 fn run_all(subject: &mut dyn Subject, what: &str) -> usize {
     let mut pictures = 0;
     let mut stage = Stage { world: subject.world(), subject, proc: 0 };

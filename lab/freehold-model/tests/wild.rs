@@ -17,7 +17,7 @@ use rand_pcg::{
 };
 use std::{fs, path::Path};
 
-/// Number of bytes of a life. A call takes about twelve.
+/// Number of bytes of a life. A call takes about twelve bytes.
 const BYTES: usize = 3000;
 
 /// Runs one life with bytes from the seed.

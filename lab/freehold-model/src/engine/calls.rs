@@ -123,8 +123,8 @@ impl<F: Format> EngineOn<F> {
         let (prot, flags) = (Prot::from_bits_retain(prot), MapFlags::from_bits_retain(flags));
         let file = file.map(|file| self.run().files.get(file));
         p.mmap(addr, len, prot, flags, file, off).map_err(|error| match error {
-            // A fixed address in the last page does not fit. The kernel reads such an address as an errno, so
-            // a kernel on the engine must return the same.
+            // The engine has no space at a fixed address in the last page. Linux reads such an address as an
+            // errno, so a kernel that uses the engine must return the same errno.
             MmapError::NoSpace
                 if addr > u64::MAX - 4095
                     && len <= self.world.task_size
@@ -163,7 +163,7 @@ impl<F: Format> EngineOn<F> {
         let mut limits = p.limits().get();
         match limit {
             Limit::As => limits.address_space = bytes(outside.total()),
-            // The hard limit is set too. Otherwise a limit of zero means no limit.
+            // The hard limit is set too, because at a soft limit of zero only the hard limit counts.
             Limit::Data => (limits.data, limits.data_hard) = (bytes(outside.data()), bytes(outside.data())),
             Limit::Lock => limits.memlock = bytes(0),
             Limit::Stack => limits.stack = bytes(0),

@@ -73,7 +73,8 @@ impl<F: Format> Files<F> {
         };
         let inodes: Vec<_> = World::INODES.iter().enumerate().map(inode).collect();
         let open = World::FILES.iter().map(|desc| {
-            // O_APPEND belongs to the descriptor. The engine's `append` is the attribute of an inode.
+            // The engine's `append` is the attribute of an append-only inode, so O_APPEND of a descriptor
+            // does not set it.
             let access = FileAccess::READ_WRITE.read(desc.read).write(desc.write);
             File::new(&inodes[desc.inode as usize], access, "file").expect("memory for a file")
         });

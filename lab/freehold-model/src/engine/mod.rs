@@ -35,7 +35,7 @@ const CPUS: usize = 4;
 /// Memory of the machine in bytes: several times the size of the arenas of all processes.
 const MEMORY: u64 = 256 << 20;
 
-/// Files and processes of one run. The engine is freed with the last of them.
+/// Files and processes of one run. The engine is freed when the last of these is dropped.
 struct Run<F: Format> {
     /// Processes by index; `None` after an exit.
     procs: Vec<Option<Process<F>>>,

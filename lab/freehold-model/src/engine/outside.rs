@@ -7,9 +7,9 @@
 //! ```
 //!
 //! "Nothing" is an inaccessible shared mapping. "Data" exists if the processes of the world have private
-//! writable memory outside the arena, such as those of `linux`. It counts towards RLIMIT_DATA like that
-//! memory. It maps an empty file, so that no page can be faulted into it. `mod.rs` subtracts all these
-//! mappings from the counters that it reports.
+//! writable memory outside the arena, such as those of `linux`. "Data" counts towards RLIMIT_DATA like that
+//! memory, and maps an empty file, so that no page can be faulted in. `mod.rs` subtracts all these mappings
+//! from the counters that it reports.
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;
@@ -31,7 +31,7 @@ pub(super) struct Outside {
 }
 
 impl Outside {
-    /// Returns the sizes for that world.
+    /// Returns the sizes for the world `w`.
     pub(super) fn of(w: &World) -> Outside {
         Outside { total: Outside::pages(w) as u64, data: w.outside.data_vm as u64, first: w.min_addr }
     }

@@ -26,7 +26,8 @@ pub(super) const FIRST_FD: u64 = 200;
 /// Descriptor of the file that is mapped over all addresses outside the arena.
 pub(super) const FILLER_FD: i32 = 199;
 
-// The results of the signal handler. Relaxed is sufficient, because the process has only one thread.
+// The resume label for the signal handler, and its results. Relaxed is sufficient, because the process has
+// only one thread.
 static RESUME: AtomicU64 = AtomicU64::new(0);
 static SIGNO: AtomicI64 = AtomicI64::new(0);
 static CODE: AtomicI64 = AtomicI64::new(0);
@@ -149,7 +150,8 @@ pub(super) fn run(channels: *mut Channel, mut index: usize) -> ! {
     }
 }
 
-/// Forks with `CLONE_PARENT`, so that all processes are siblings, and end with their parent.
+/// Forks with `CLONE_PARENT`, so that all processes are siblings. Each process is killed when its parent
+/// ends.
 fn fork(flags: u64) -> i64 {
     let pid = call(libc::SYS_clone as u64, &[flags | libc::SIGCHLD as u64, 0, 0, 0, 0, 0]);
     if pid == 0 {
@@ -239,8 +241,8 @@ fn setup(a: &[u64; 6]) -> i64 {
 }
 
 /// Returns a `struct prctl_mm_map`: eleven addresses, the auxiliary vector (absent), its size, and no new
-/// executable. Code, data, arguments and environment are placed in the page before the heap. These addresses
-/// are only numbers here.
+/// executable. Code, data, arguments and environment are placed in the page before the heap. Nothing is read
+/// or written at these addresses.
 fn mm_map(heap: u64) -> [u64; 13] {
     let low = heap - 4096;
     let none = u64::from(u32::MAX) << 32;

@@ -28,9 +28,9 @@ use wire::{Answer, BATCH, BYTES, Channel, Cmd};
 pub struct Options {
     /// True if the processes may lock without limit.
     pub may_lock: bool,
-    /// Fills the addresses outside the arena with small mappings until only this many more are allowed.
-    /// `maps` then reports only protection and sharing, because reading all flags of so many mappings takes
-    /// too long.
+    /// Fills the addresses outside the arena with small mappings until only this many more mappings are
+    /// allowed. `maps` then reports only protection and sharing, because reading all flags of so many
+    /// mappings takes too long.
     pub room: Option<u64>,
     /// The middle of the arena, for calls that request addresses in other ranges. Only for a program without
     /// address randomisation.
@@ -66,7 +66,7 @@ impl Linux {
     /// Prepares a template. Fails with a message that names the step that the environment forbids.
     pub fn new(options: Options) -> Result<Linux, String> {
         let len = size_of::<Channel>() * (MAX_PROCS + 1);
-        // SAFETY: a new mapping; zeros are a valid Channel.
+        // SAFETY: the call creates a new mapping. Zeroes are a valid `Channel`.
         let at = unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             libc::mmap(std::ptr::null_mut(), len, rw, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0)
@@ -286,7 +286,7 @@ impl Linux {
                 Err(_) => Outcome::Dead,
             },
             Call::Exit => {
-                // SAFETY: a process of this subject.
+                // SAFETY: `pid` is a process of this subject; see `start`.
                 unsafe { libc::kill(pid, libc::SIGKILL) };
                 while !smaps::dead(pid) {
                     std::thread::yield_now();
@@ -324,7 +324,7 @@ impl Linux {
 impl Drop for Linux {
     fn drop(&mut self) {
         for pid in self.procs.drain(..).flatten() {
-            // SAFETY: a process of this subject; see `start`.
+            // SAFETY: `pid` is a process of this subject; see `start`.
             unsafe { libc::kill(pid, libc::SIGKILL) };
         }
         // SAFETY: the template is a child of this process, and no process uses the channels afterwards.

@@ -155,7 +155,7 @@ impl Model {
     }
 
     /// Gives a VMA an anon_vma before its first private page. Takes the anon_vma of a neighbour if only the
-    /// protections keep the two VMAs from merging, and a new one otherwise.
+    /// protections keep the two VMAs from merging. Otherwise creates a new anon_vma.
     pub(super) fn prepare_anon(&mut self, p: usize, i: usize) {
         let fresh = self.next_anon;
         let pr = self.proc(p);
@@ -173,7 +173,7 @@ impl Model {
     }
 
     /// Faults in the range, as MAP_POPULATE of mmap and the lock calls do. If `lenient` is true, a failure
-    /// skips the rest of its VMA. Otherwise the first failure ends the call.
+    /// skips the rest of the VMA. Otherwise the first failure ends the call.
     pub(super) fn populate(&mut self, p: usize, start: u64, end: u64, lenient: bool) -> Res<()> {
         let mut pos = start;
         while pos < end {

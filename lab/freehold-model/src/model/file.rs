@@ -16,7 +16,8 @@ impl Model {
         }
     }
 
-    /// Prepares a file that grows: called before the bytes from its end to `to` become a part of it.
+    /// Prepares a file that grows. Called before the bytes from the end of the file to `to` become a part of
+    /// the file.
     fn file_grows(&mut self, inode: usize, to: u64) {
         let behind = self.inodes[inode].behind_end(to);
         self.met_quirk |= behind.iter().any(|byte| *byte != 0);

@@ -42,7 +42,7 @@ impl Model {
                 fresh += 1;
             } else {
                 // The kernel copies the page tables of this VMA only if they may contain guards. The child
-                // faults in pages again that were only read.
+                // must fault in again the pages that were only read.
                 child.forget_pages(v.start, v.end, |page| matches!(page, Page::Zero) || !keeps(v.flags));
             }
             child.vmas.push(v);

@@ -3,8 +3,8 @@
 //!
 //! Advice that changes flags splits and merges VMAs (`merge.rs`). Advice that populates makes faults
 //! (`fault.rs`). Advice that discards drops pages; guards are pages of their own kind. The numbers are those
-//! of Linux's headers. A hole does not stop the call: it advises all VMAs and then fails with ENOMEM. An
-//! advice that changes what only the kernel sees (WILLNEED, COLD) has no effect here.
+//! of Linux's headers. A hole does not stop the call: the call advises all VMAs and then fails with ENOMEM.
+//! An advice that changes what only the kernel sees (WILLNEED, COLD) has no effect here.
 
 use super::ksm::may_merge;
 use super::*;

@@ -17,7 +17,7 @@ pub(super) struct Candidate {
     pub back: Backing,
     /// The anon_vma of the range, if it has one.
     pub anon: Option<u32>,
-    /// True if that anon_vma is from a fork.
+    /// True if the anon_vma is from a fork.
     pub forked: bool,
     /// True if the range never merges with the VMA after it (`brk`).
     pub just_expand: bool,
@@ -59,7 +59,7 @@ fn compatible(a: &Vma, b: &Vma) -> bool {
     a.anon.is_none() || b.anon.is_none() || a.anon == b.anon
 }
 
-/// Copies the anon_vma of one side to the other side, if that has none.
+/// Sets the anon_vma of `to` to that of the other side, if `to` has none.
 fn inherit(to: &mut Vma, anon: Option<u32>, forked: bool) {
     if to.anon.is_none() && anon.is_some() {
         to.anon = anon;

@@ -12,7 +12,7 @@ const MCL_FUTURE: u64 = 2;
 const MCL_ONFAULT: u64 = 4;
 
 impl Model {
-    /// mlock2: like mlock, but with the flag 1 pages are locked only when they are faulted in.
+    /// mlock2: like mlock. With flag 1, pages are locked only when they are faulted in.
     pub(super) fn mlock2(&mut self, p: usize, addr: u64, len: u64, flags: u64) -> Res {
         let flags = u64::from(flags as u32); // The parameter is an int.
         if flags & !1 != 0 {

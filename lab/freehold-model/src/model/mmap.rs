@@ -36,8 +36,8 @@ const MAP_NONBLOCK: u64 = 0x1_0000;
 const MAP_STACK: u64 = 0x2_0000;
 const MAP_HUGETLB: u64 = 0x4_0000;
 const MAP_FIXED_NOREPLACE: u64 = 0x10_0000;
-/// The flags that `MAP_SHARED_VALIDATE` accepts in addition to the type. They are the flags that existed
-/// before it.
+/// The flags that `MAP_SHARED_VALIDATE` accepts in addition to the type. These flags existed before
+/// `MAP_SHARED_VALIDATE`.
 const LEGACY: u64 = MAP_FIXED
     | MAP_ANONYMOUS
     | MAP_GROWSDOWN

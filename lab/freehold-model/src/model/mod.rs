@@ -124,7 +124,7 @@ struct Process {
     /// The bits of PR_SET_MDWE.
     mdwe: u64,
     limits: Limits,
-    /// A copy of the world's value.
+    /// A copy of [`World::quirks`].
     quirks: Quirks,
     met_quirk: bool,
 }

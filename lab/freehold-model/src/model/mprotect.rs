@@ -1,9 +1,9 @@
 //! mprotect: changes the rights of the VMAs in a range.
 //!
-//! The call works VMA by VMA, as Linux does: a hole or a forbidden change ends it, and the VMAs before it
-//! keep their new rights. Each change splits the VMA at the edges of the range and merges it with its
-//! neighbours (`merge.rs`). Seals, write-execute rules (`seal.rs`) and the limits on data and mappings are
-//! checked in the order of Linux.
+//! The call works VMA by VMA, as Linux does: a hole or a forbidden change ends the call, and the VMAs that
+//! were changed before keep their new rights. Each change splits the VMA at the edges of the range and merges
+//! it with its neighbours (`merge.rs`). Seals, write-execute rules (`seal.rs`) and the limits on data and
+//! mappings are checked in the order of Linux.
 
 use super::*;
 

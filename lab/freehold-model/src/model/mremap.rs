@@ -13,7 +13,7 @@ const MAYMOVE: u64 = 1;
 const FIXED: u64 = 2;
 const DONTUNMAP: u64 = 4;
 
-/// The arguments, with rounded lengths. A move of several VMAs makes one such request for each.
+/// The arguments, with rounded lengths. A move of several VMAs makes one such request for each VMA.
 #[derive(Clone, Copy)]
 struct Move {
     addr: u64,

@@ -32,7 +32,7 @@ const GIB: u64 = 1 << 30;
 struct Window {
     /// The lowest address.
     low: u64,
-    /// The end of the highest range.
+    /// The highest address at which a mapping may end.
     high: u64,
     /// True if the lowest gap is chosen.
     upwards: bool,

@@ -36,7 +36,7 @@ impl Model {
         Ok(0)
     }
 
-    /// Sets the bits of PR_SET_MDWE. Bits that are set once cannot be changed.
+    /// Sets the bits of PR_SET_MDWE. After any bit is set, the bits cannot be changed.
     pub(super) fn set_mdwe(&mut self, p: usize, bits: u64) -> Res {
         let known = REFUSE_EXEC_GAIN | NO_INHERIT;
         if bits & !known != 0 || bits == NO_INHERIT {

@@ -59,7 +59,7 @@ impl Linux {
         file.set_len(PAGES * HUGE).ok()?;
         let len = (4 * super::APART) as usize;
         let (none, anonymous) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the call creates a new mapping at an address that the kernel chooses.
         let all =
             unsafe { libc::mmap(core::ptr::null_mut(), len, none, anonymous | libc::MAP_NORESERVE, -1, 0) };
         let base = (all as u64).next_multiple_of(HUGE);
@@ -117,8 +117,8 @@ impl Linux {
     fn load(&self, at: u64) -> Answer {
         let mut word = 0u64;
         let [from, to] = self.pipe.each_ref().map(AsRawFd::as_raw_fd);
-        // SAFETY: the kernel reads at the address, and reports an error if it cannot. Then it writes to a
-        // word.
+        // SAFETY: the first call reads at the address, and returns an error if the address cannot be read.
+        // The second call writes only to `word`.
         unsafe {
             if libc::write(to, at as *const libc::c_void, 8) != 8 {
                 return Answer::Fault;
@@ -132,8 +132,8 @@ impl Linux {
     fn store(&self, at: u64, value: u64) -> Answer {
         let mut value = value;
         let [from, to] = self.pipe.each_ref().map(AsRawFd::as_raw_fd);
-        // SAFETY: the kernel writes at the address, in memory of this subject, and reports an error if it
-        // cannot. In that case the word is still in the pipe.
+        // SAFETY: the kernel writes at the address, in memory of this subject, and returns an error if the
+        // address cannot be written. After such an error, the word is still in the pipe.
         unsafe {
             libc::write(to, (&raw const value).cast(), 8);
             if libc::read(from, at as *mut libc::c_void, 8) != 8 {

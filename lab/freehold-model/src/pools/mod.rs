@@ -113,8 +113,8 @@ pub trait Subject {
 }
 
 /// Draws a random call. A mapping whose bit is set in `protected` is always registered with write protection,
-/// and the others never. The reason: if a mapping is registered again without write protection, Linux removes
-/// the protection of its pages only at some later time.
+/// and the other mappings never are. The reason: if a mapping is registered again without write protection,
+/// Linux removes the protection of its pages only at some later time.
 pub fn draw(random: &mut impl Draw, protected: u64) -> Op {
     let area = random.pick(&Area::ALL);
     let page = random.below(PAGES);

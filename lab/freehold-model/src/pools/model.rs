@@ -297,7 +297,8 @@ impl Model {
 }
 
 impl Page {
-    /// Sets the modes of the registration. If write protection is not among them, removes that of the page.
+    /// Sets the modes of the registration. If the modes do not include write protection, removes the write
+    /// protection of the page.
     fn set_mode(&mut self, mode: u64) {
         self.mode = mode;
         if mode & WP == 0 {

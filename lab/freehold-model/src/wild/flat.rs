@@ -1,6 +1,6 @@
 //! Wild calls without an MMU: mappings and queries of a [`NoMmuSpace`], and the creation of spaces. Other
-//! files of this folder make the calls with an MMU; `mod.rs` explains them all. Spaces without an MMU share
-//! the files of the [`Stage`] with the others.
+//! files of this folder make the calls with an MMU; `mod.rs` explains wild calls. Spaces without an MMU and
+//! spaces with an MMU share the files of the [`Stage`].
 
 use super::{stage::Stage, values::Values};
 use freehold::{

@@ -1,9 +1,10 @@
 //! Wild calls on files, segments and pools, and on pages that are named by frame number; also changes of the
 //! engine's settings.
 //!
-//! `changed` and `made` use files, `by_frame` frame numbers of which some belong to no frame, `pooled` pools
-//! and `segment` segments. Settings are read back and must have the value that was set. A limit of the whole
-//! system is set only for a moment (`limits`), because few later calls of the life would succeed otherwise.
+//! `changed` and `made` use files, `pooled` uses pools, and `segment` uses segments. `by_frame` uses frame
+//! numbers, some of which belong to no frame. Settings are read back and must have the value that was set. A
+//! limit of the whole system is set only for a moment (`limits`), because few later calls of the life would
+//! succeed otherwise.
 
 use super::{stage::Stage, values::Values};
 use freehold::{

@@ -1,19 +1,19 @@
 //! Wild calls of an address space: mapping, changing, advice, access by another process, reports, pins, and
 //! the life of spaces. The head of `mod.rs` explains wild calls.
 //!
-//! [`call`] chooses a function, and each function has the calls of one kind. It takes the arguments from
-//! [`Values`], makes the call on a space of the [`Stage`], and returns true if the call succeeded. The result
-//! has no other use than the share of successful calls; the engine's assertions and [`Stage::check`] find the
-//! errors. An arm that writes a setting reads it back where possible, and returns true only if it has the
-//! written value.
+//! [`call`] chooses a function, and each function has the calls of one kind. The function takes the arguments
+//! from [`Values`], makes the call on a space of the [`Stage`], and returns true if the call succeeded. The
+//! result is used only for the share of successful calls; the engine's assertions and [`Stage::check`] find
+//! the errors. An arm that writes a setting reads it back where possible, and returns true only if the
+//! setting has the written value.
 //!
 //! Rules:
 //!
 //! - A new public function of `AddressSpace` gets an arm in the function of its kind, and a larger number in
 //!   `below`. `tests/wild.rs` looks for a call of each public function in the text of these files, and fails
 //!   if one is missing.
-//! - An arm with a guard is chosen less often: `mlockall`, `mseal` and `clear`, for example, may make many
-//!   later calls fail. If the guard is false, the last arm is chosen.
+//! - An arm with an `if` guard is chosen less often, because it may make many later calls fail: `mlockall`,
+//!   `mseal` and `clear`, for example. If the guard is false, the last arm is chosen.
 //! - A changed order of arms or arguments gives the seeds and the inputs of the fuzzer another meaning.
 //! - Pins stay on the stage (`stage.rs`) for later calls, at most three sets. `lived` also takes the locks of
 //!   the space in the ways that a kernel may, and holds none when it returns.

@@ -234,7 +234,8 @@ impl Stage {
         self.files.push(file);
     }
 
-    /// Creates a userfaultfd of a space. Closes the oldest of four. Returns true if the creation succeeded.
+    /// Creates a userfaultfd of a space. If there are four already, closes the oldest. Returns true if the
+    /// creation succeeded.
     pub(super) fn add_uffd(&mut self, space: &Process, features: u64, user_mode_only: bool) -> bool {
         let config = UffdConfig { features: Features::from_bits_retain(features), user_mode_only };
         let Ok(uffd) = Userfaultfd::new(space.space(), config) else { return false };

@@ -1,8 +1,9 @@
 //! Code that the suites share: the designs, the length of runs, the kernel as a subject, and reports of
 //! differences.
 //!
-//! [`assert_same`] decides: it panics with the shortest calls that show a difference. It also fails if too
-//! few calls succeed or nothing was compared, so that a broken generator does not pass.
+//! [`assert_same`] decides whether a comparison passes: it panics with the shortest calls that show a
+//! difference. It also fails if too few calls succeed or nothing was compared, so that a broken generator
+//! does not pass.
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use freehold::space::{FaultLock, Locking, Unmap};
@@ -11,7 +12,7 @@ use freehold_model::compare::{Plan, Report};
 use freehold_model::linux::{Linux, Options};
 use freehold_model::{PAGE, Subject, text};
 
-/// Returns every design, and one more with sections that are so small that an arena has many.
+/// Returns every design, and one more design whose sections are so small that an arena has many sections.
 pub fn lockings() -> Vec<Locking> {
     let small = Locking {
         unmap: Unmap::Sectioned { bytes: 4 * PAGE },
