@@ -15,7 +15,7 @@
 //!
 //! | term of this crate | meaning |
 //! | --- | --- |
-//! | step, segment | a step is one action of a task in the plan; a segment is the part of the plan that is made and run at a time |
+//! | step, segment | a step is one action of a task in the plan; a segment is a part of the plan that is made and run before the next part is made |
 //! | text | the output of strace: calls only, without faults, snapshots and locks |
 //! | snapshot | the kernel's list of the VMAs and pages of one process; a snapshot *taken in haste* has no flags, sizes and pages |
 //! | difference | an answer of the engine that Linux cannot have given, according to the recording |

@@ -310,9 +310,9 @@ impl Judge<'_> {
 
     /// Returns true if `page` may have come with a large folio. Since Linux 6.18 a fault maps the whole
     /// folio, as far as the VMA and the page table reach. Older kernels map only the part of the folio that
-    /// is in the window of the fault. A folio has a power of two of pages and is aligned to its size in the
-    /// file. The result is therefore true if a fault mapped a part of such a block around `page`, and if all
-    /// pages of the block within the VMA and the file are present.
+    /// is in the window of the fault. The number of pages of a folio is a power of two, and the folio is
+    /// aligned to its size in the file. The result is therefore true if a fault mapped a part of such a block
+    /// around `page`, and if all pages of the block within the VMA and the file are present.
     fn came_with_a_folio(&self, page: u64, list: &List<'_>) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         // The engine has no pages beyond the end of a file. On Linux the rest of a block lies there.
@@ -331,8 +331,8 @@ impl Judge<'_> {
     }
 
     /// Returns true if an event that is not recorded may have brought in `page` near a fault. In shared
-    /// memory these are write calls, faults of the kernel, and other address spaces, whose order is not
-    /// known. A file may also have been longer during the run than after it.
+    /// memory, such events are write calls, faults of the kernel, and faults in other address spaces, whose
+    /// order is not known. A file may also have been longer during the run than after it.
     fn came_from_elsewhere(&self, page: u64) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         let around = AROUND / PAGE - 1;

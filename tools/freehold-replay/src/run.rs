@@ -270,8 +270,8 @@ impl<'p> Run<'p> {
         parked.push((wait.index + 1, task));
     }
 
-    /// Records that the task of `slot` has done `done` steps. Makes those tasks ready that waited for the
-    /// last of these steps.
+    /// Records that the task of `slot` has done `done` steps. Makes the tasks ready that waited for the last
+    /// of these steps.
     fn step_done(&self, slot: usize, done: u32) {
         let slot = &self.slots[slot];
         // SeqCst: pairs with `park` and `is_done`; see `park`.

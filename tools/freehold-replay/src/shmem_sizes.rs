@@ -100,8 +100,8 @@ impl World {
     }
 
     /// Handles a call that may have split a block of 2 MiB behind one PMD entry on Linux. Linux unmaps the
-    /// whole block, and maps pages of it when they are touched again. The engine maps the block by small
-    /// pages.
+    /// whole block, and maps the pages of the block when they are touched again. The engine maps the block by
+    /// small pages.
     pub(super) fn cut_huge(&self, image: &Image, call: &Call) {
         if !matches!(call.name, Munmap | Mprotect | Madvise | Mlock | Mlock2 | Munlock | Mmap | Mremap)
             || !self.has_blocks()

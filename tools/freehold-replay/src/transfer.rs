@@ -93,8 +93,8 @@ fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
 }
 
 impl Moved {
-    /// Handles a transfer that moved less on Linux than here: checks if the caller's own memory in `process`
-    /// may be the reason. Returns `None` if the recording does not show the address of this memory.
+    /// Handles a transfer that moved less on Linux than in the replay: checks if the caller's own memory in
+    /// `process` may be the reason. Returns `None` if the recording does not show the address of this memory.
     pub(super) fn falls_short(&mut self, planned: &PlannedCall, process: &Process) -> Option<()> {
         let moves = matches!(planned.call.name, CallName::ProcessVmReadv | CallName::ProcessVmWritev);
         let Some(transfer) = planned.call.transfer.as_ref().filter(|_| moves) else { return Some(()) };

@@ -79,7 +79,7 @@ pub(super) struct World {
     pub(super) has_faults: bool,
     /// The recorded settings for blocks of shared memory.
     pub(super) shared: Recorded,
-    /// The options of a mount give blocks to its files.
+    /// The options of some mount permit blocks in its files.
     pub(super) mounts_have_blocks: bool,
     /// The sizes of pools of huge pages are not recorded, or are wrong. Tasks only set this flag, and nothing
     /// orders their accesses: a task that reads the flag too early reports a difference.

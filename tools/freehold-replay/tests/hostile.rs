@@ -69,8 +69,8 @@ fn unchanged_recording_matches_linux() {
     assert_eq!((outcome.difference_count, outcome.snapshots.all), (0, 1), "{:#?}", outcome.differences);
 }
 
-/// An event that Linux cannot have produced is reported as a difference. An event that no program can cause
-/// does no harm.
+/// Numbers at their limits do not stop the replay. An event that Linux cannot have produced is reported as a
+/// difference.
 #[test]
 fn events_with_numbers_at_their_limits_are_replayed() {
     for (events, differences) in [

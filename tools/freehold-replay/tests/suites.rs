@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
 
-/// Smallest number of recordings. A smaller number means that some were not found.
+/// Smallest number of recordings. A smaller number means that some recordings were not found.
 const LEAST: usize = 297;
 
 /// Recordings that are replayed concurrently.

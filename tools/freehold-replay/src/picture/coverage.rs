@@ -94,7 +94,7 @@ impl Coverage {
         }
     }
 
-    /// Inserts a piece into a hole, and joins the piece with the one below if they are equal.
+    /// Inserts a piece into a hole, and joins the piece with the piece below if the two are equal.
     fn put(&mut self, start: u64, piece: Piece) {
         self.pieces.insert(start, piece);
         self.join(start);
