@@ -188,7 +188,7 @@ pub enum SignalKind {
 /// The file of a line of `maps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapFile {
-    /// The inode with that number in [`World::INODES`].
+    /// The inode with this number in [`World::INODES`].
     Inode(u8),
     /// Shared anonymous memory. Every mapping has a file of its own.
     SharedAnon,

@@ -1,5 +1,5 @@
-//! C-33: every small layout of three neighbours. Each range in a layout gets each protection, and the result
-//! must equal the model's.
+//! C-33: tests every small layout of three neighbouring VMAs. Each range in a layout gets each protection,
+//! and the result must equal the model's.
 //!
 //! ```text
 //! page       0     1     2     3     4     5     6
@@ -110,7 +110,7 @@ impl Script {
         if let Some(i) = layout.family.iter().position(|family| *family == Family::Same) {
             self.write(at(i));
         }
-        // The other VMAs are mapped again. Different advice keeps them from merging in the meantime.
+        // The other VMAs are mapped again. Different advice keeps these VMAs from merging in the meantime.
         for i in (0..3).filter(|i| layout.family[*i] != Family::Same) {
             self.map(at(i), EACH, ALL);
             self.advise(at(i), [RANDOM, SEQUENTIAL, DONTDUMP][i]);

@@ -2,9 +2,9 @@
 //! every oracle on.
 //!
 //! `calls.rs` makes the calls, `files.rs` has the files, `flags.rs` converts flags. Each run has a new engine
-//! on the same machine. When a run ends, its processes and files are dropped, and the machine must have
-//! nothing in use. Calls and accesses alternate between several virtual CPUs, so that a translation that was
-//! not flushed stays in a TLB and is detected.
+//! on the same machine. When a run ends, its processes and files are dropped, and then no memory of the
+//! machine may be in use. Calls and accesses alternate between several virtual CPUs, so that a translation
+//! that was not flushed stays in a TLB and is detected.
 //!
 //! The engine's address spaces are empty at first. `outside` creates the mappings outside the arena that
 //! [`World`] describes.

@@ -96,7 +96,7 @@ impl Linux {
         Ok(linux)
     }
 
-    /// Sets how a comparison treats the kernel's quirks. The kernel itself always has them.
+    /// Sets how a comparison treats the kernel's quirks. The kernel itself always has its quirks.
     pub fn treat_quirks(&mut self, quirks: Quirks) {
         self.world.quirks = quirks;
     }

@@ -68,8 +68,8 @@ pub struct Part {
 }
 
 /// A call: an operation of userfaultfd, an access (`Load`, `Store`), or a change of the memory or of the
-/// file. The bool of `Copy` and `Continue` requests write protection of the filled pages; that of `Protect`
-/// and `Mprotect` is the new state.
+/// file. The bool of `Copy` and `Continue` requests write protection of the filled pages; the bool of
+/// `Protect` and `Mprotect` is the new state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names of the calls")]
 pub enum Op {

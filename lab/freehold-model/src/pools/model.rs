@@ -202,8 +202,8 @@ impl Model {
         Answer::Done(0)
     }
 
-    /// Changes the VMAs of a part. Splits a VMA at an edge of the part, unless the VMA already has the
-    /// changed property.
+    /// Changes the VMAs of a part. Splits a VMA at an edge of the part, unless the VMA already has the new
+    /// property.
     fn change(&mut self, part: Part, is_new: impl Fn(&Page) -> bool, change: impl Fn(&mut Page)) -> Answer {
         let range = Self::of(part);
         for at in [range.start, range.end] {
