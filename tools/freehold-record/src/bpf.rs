@@ -5,7 +5,7 @@
 //! store and loop, so a mistake here makes the load fail and the recorder continues without these reports. A
 //! [`Map`] is shared with the kernel: `pointed.rs` reads it while programs write to it. The instructions and
 //! calls are those of `linux/bpf.h` and bpf(2).
-#![expect(unsafe_code, reason = "bpf(2), for which every library needs a compiler")]
+#![expect(unsafe_code, reason = "every library for bpf(2) needs a compiler")]
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

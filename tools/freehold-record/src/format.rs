@@ -4,7 +4,7 @@
 //! 1. At the start of a recording, `tracefs.rs` reads the file of each enabled event, and [`Layout::parse`]
 //!    finds the offsets of the needed fields in it. The kernel may change the offsets from version to
 //!    version, so no offset is a constant here.
-//! 2. While the recording runs, `ring.rs` splits the pages of the ring buffer into events, and
+//! 2. After the command has ended, `ring.rs` splits the pages of the ring buffer into events, and
 //!    [`Layout::decode`] turns the bytes of an event into a [`RawKind`].
 //!
 //! This module only parses; it opens no files. Layouts do not change after the start. A new event needs a
@@ -93,7 +93,7 @@ impl Layout {
         Ok((id, Layout { kind, fields }))
     }
 
-    /// Decodes the bytes of an event. Returns `None` if there are too few.
+    /// Decodes the bytes of an event. Returns `None` if `data` has too few bytes.
     pub fn decode(&self, data: &[u8]) -> Option<RawKind> {
         let mut values = [0; 6];
         for (value, field) in values.iter_mut().zip(&self.fields) {

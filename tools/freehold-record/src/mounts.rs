@@ -1,10 +1,10 @@
 //! The tmpfs mounts of recorded processes, with their settings of huge pages.
 //!
-//! The huge-page policy of a tmpfs decides which pages the kernel uses for its files, and only the list of
-//! mounts shows it. `follow.rs` notes the mounts of each process while it is stopped, because a process may
-//! have a mount namespace of its own; `write.rs` asks for the policy of each recorded file by its device. If
-//! lists of mounts disagree, the policy is left out instead of guessed. `freehold-cli/tests/mounts.rs`
-//! records a program on a mount of its own.
+//! The huge-page policy of a tmpfs decides whether the kernel uses huge pages for the files of the tmpfs, and
+//! only the list of mounts shows the policy. `follow.rs` notes the mounts of each process while it is
+//! stopped, because a process may have a mount namespace of its own; `write.rs` asks for the policy of each
+//! recorded file by its device. If lists of mounts disagree, the policy is left out instead of guessed.
+//! `freehold-cli/tests/mounts.rs` records a program on a mount of its own.
 
 use freehold_trace::TmpfsHuge;
 use std::collections::BTreeMap;

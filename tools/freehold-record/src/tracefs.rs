@@ -46,7 +46,7 @@ const EVENTS: [(&str, Option<&str>, bool); 11] = [
     ("mmap/exit_mmap", None, false),
 ];
 
-/// The calls that a recording needs. A kernel may lack the others.
+/// The calls that a recording needs. A kernel may lack other calls.
 const NEEDED: [CallName; 5] =
     [CallName::Mmap, CallName::Munmap, CallName::Mprotect, CallName::Brk, CallName::Mremap];
 

@@ -98,7 +98,7 @@ fn named(output: &Path) -> anyhow::Result<PathBuf> {
 pub struct Written {
     /// The file with the events. The name of the file with the snapshots follows from it.
     pub file: PathBuf,
-    /// Number of events: lines of that file that are not comments.
+    /// Number of events: lines of the file of events that are not comments.
     pub events: u64,
     /// Number of system calls among the events.
     pub calls: u64,
