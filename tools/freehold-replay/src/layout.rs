@@ -2,8 +2,8 @@
 //! derived from the snapshot of an exec.
 //!
 //! Linux chooses the base at random, so the recording shows it only by the mapping that Linux placed first;
-//! `place.rs` describes this. `start.rs` gives both values to the new address space. `perform.rs` compares
-//! the addresses that the kernel chose only if [`base`] finds them.
+//! `place.rs` describes this. `start.rs` gives both values to the new address space. If [`base`] does not
+//! find the two values, `perform.rs` does not compare the addresses that the kernel chose.
 
 use freehold::space::{LEGACY_BASE, Layout};
 use freehold_trace::Area;

@@ -1,5 +1,5 @@
-//! Addresses of mappings without a fixed address. The engine chooses in the same state as Linux, and must
-//! choose the same address.
+//! Addresses of mappings without a fixed address. The engine chooses each address in the same state as Linux,
+//! and must choose the same address.
 //!
 //! The state is known after an exec whose snapshot shows the VMAs. The only unknown is the base of Linux's
 //! search, which is random. Linux maps the program's loader at the base, or the vdso if there is no loader.

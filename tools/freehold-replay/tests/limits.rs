@@ -100,7 +100,7 @@ fn refusal_that_no_limit_explains_is_a_difference() {
         let events = format!("7 0 1 mmap 7f0000000000 2000 3 32 -1 0 = 7f0000000000\n10 0 1 {refused}\n");
         let known = outcome(&format!("{NONE}{events}"));
         assert_eq!((known.difference_count, known.not_checked()), (1, 0), "{refused}");
-        // In the first case no limit is known. In the second it is unknown whether the process has
+        // In the first case no limit is known. In the second case it is unknown whether the process has
         // CAP_IPC_LOCK.
         for unknown in ["", "6 0 1 setrlimit 8 1000 1000 = 0\n"] {
             let unknown = outcome(&format!("{unknown}{events}"));

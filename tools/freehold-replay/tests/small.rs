@@ -627,7 +627,7 @@ fn removed_segment_is_destroyed_with_its_last_mapping() {
 
 /// The recording has blocks of shared memory of several sizes. Each VMA must have exactly the pages that it
 /// had on Linux, through faults and through losses of pages. The bounds for undetermined pages would allow
-/// others.
+/// other pages too.
 #[test]
 fn blocks_of_shared_memory_match_linux() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/causes/shared-blocks.trace.zst");

@@ -1,4 +1,4 @@
-//! Scalable vector graphics: the parts of a writer that the picture needs.
+//! Writes scalable vector graphics, as far as the picture needs them.
 //!
 //! [`Svg`] is a text under construction: `draw.rs`, `paint.rs` and `strips.rs` append elements, and
 //! [`Svg::finish`] closes the document. Positions are in pixels of the picture, from the upper left. Texts
