@@ -61,7 +61,7 @@ pub struct Layout {
 pub struct World {
     /// First address of the arena.
     pub start: u64,
-    /// The address after the last one of the arena.
+    /// The address after the last address of the arena.
     pub end: u64,
     /// End of user space.
     pub task_size: u64,

@@ -27,8 +27,8 @@ fn done<E>(result: Result<(), E>, errno: impl Fn(E) -> Errno) -> Res {
     result.map(|()| 0).map_err(|error| errno(error).0)
 }
 
-/// Converts the result of a call, and its error to an errno. The error types of all calls have the method
-/// `errno`.
+/// Converts the result of a call. Converts the error of a failed call to an errno. The error types of all
+/// calls have the method `errno`.
 macro_rules! errno {
     ($result:expr) => {
         done($result, |error| error.errno())
