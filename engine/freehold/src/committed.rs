@@ -107,14 +107,14 @@ pub(crate) struct Charge<'e, H: Host> {
 
 impl<H: Host> Charge<'_, H> {
     /// Leaves the pages committed, because the change has been made.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn keep(mut self) {
         self.pages = 0;
     }
 }
 
 impl<H: Host> Drop for Charge<'_, H> {
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn drop(&mut self) {
         if self.pages != 0 {
             self.commit.uncharge(PageCount::new(self.pages));
@@ -153,14 +153,14 @@ impl<H: Host> CommittedMemory<H> {
     }
 
     /// Commits `pages`.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn charge(&self, pages: PageCount) -> Result<Charge<'_, H>, Overcommitted> {
         self.charge_replacing(pages, PageCount::ZERO)
     }
 
     /// Commits `pages`, in a change that will also release `replaced` committed pages. Only the difference is
     /// checked against the limit.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn charge_replacing(
         &self,
         pages: PageCount,
@@ -179,7 +179,7 @@ impl<H: Host> CommittedMemory<H> {
     }
 
     /// Returns a charge of no pages, for a change that commits no memory.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn no_charge(&self) -> Charge<'_, H> {
         Charge { commit: self, pages: 0 }
     }
@@ -204,7 +204,7 @@ impl<H: Host> CommittedMemory<H> {
     }
 
     /// Releases pages that were committed.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn uncharge(&self, pages: PageCount) {
         if self.is_strict() {
             self.total.fetch_sub(pages.get(), Relaxed);

@@ -13,7 +13,7 @@ macro_rules! feature {
 
         impl $name {
             /// Returns the value, or `None` if the crate does not have the feature.
-            #[inline(always)]
+            #[cfg_attr(feature = "inline", inline(always))]
             pub(crate) fn get() -> Option<Self> {
                 #[cfg(feature = $feature)]
                 return Some($name());

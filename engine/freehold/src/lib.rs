@@ -83,6 +83,7 @@
 //! | feature | adds |
 //! | --- | --- |
 //! | `hugetlb` | huge pages from pools, and the tables that processes share for them ([`hugetlb`]) |
+//! | `inline` | nothing, but inlines the short paths of calls: fewer instructions, more code |
 //! | `nommu` | address spaces without an MMU ([`nommu`]) |
 //! | `range_writers` | concurrent changes of disjoint ranges of one address space ([`space::locking`]) |
 //! | `stats` | statistics of the locks ([`Config::lock_stats`](engine::Config::lock_stats)) |

@@ -67,7 +67,7 @@ enum Grows {
 
 impl ProtectRequest {
     /// Checks the arguments in Linux's order. An empty range means that there is nothing to do.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn new(addr: u64, len: u64, prot: Prot) -> Result<Self, MprotectError> {
         let grows = match (prot.contains(Prot::GROWSDOWN), prot.contains(Prot::GROWSUP)) {
             (false, false) => None,

@@ -18,7 +18,7 @@ use crate::{
 impl<P: Platform> Engine<P> {
     /// Creates the additional state of a VMA of huge pages. Every such VMA needs this state: after a split,
     /// both parts may have shared tables, and changes use the state to unshare them.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn hugetlb_part(
         &self,
         attrs: &Attrs<'_, P>,

@@ -17,7 +17,7 @@ fn indices<P: Platform>(vma: &Vma<P>, size: HugePageSize) -> PageRange {
 
 impl<P: Platform> Vma<P> {
     /// Releases the reservations that the VMA has not used. The VMA is detached, and its pages are unmapped.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn end_reservations(&self, memory: &Memory<P>) {
         if let Some(own) = self.hugetlb() {
             self.end_own_reservations(own, memory);

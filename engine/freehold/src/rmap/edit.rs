@@ -80,7 +80,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The locks of [`new`](Self::new).
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn link(vma: &'e Vma<P>) {
         if vma.is_listed() {
             RmapEdit::of(vma).insert(vma);
@@ -115,7 +115,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
 
     /// Unlinks VMAs from their trees. Consecutive VMAs with the same trees are unlinked under one hold of the
     /// locks.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn unlink(vmas: impl Iterator<Item = &'e Vma<P>>) {
         let mut rest = vmas.filter(|vma| vma.is_listed()).peekable();
         while let Some(first) = rest.next() {
@@ -129,7 +129,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     }
 
     /// Changes the bounds of a VMA, which stays linked in its trees.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn rekey(&mut self, vma: &Vma<P>, range: UserRange, pgoff: PageIndex) {
         vma.set_bounds(range, pgoff);
         if let Some(file) = &mut self.file {

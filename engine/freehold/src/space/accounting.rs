@@ -21,7 +21,7 @@ use freehold_vmspace::{PageCount, UserRange};
 
 impl<P: Platform> Counters<P> {
     /// Adds `more` to a size, as the exclusive writer or as a range writer.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn add(&self, guard: &WriteGuard<'_, P>, size: Size, more: u64) {
         match guard.limit_reservation() {
             Some(reserved) => self.add_as_range_writer(reserved, size, more),
@@ -30,7 +30,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Subtracts `less` from a size, as the exclusive writer or as a range writer.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
         match guard.limit_reservation() {
             Some(_) => self.give_credit(size, less),
@@ -44,7 +44,7 @@ impl<P: Platform> Counters<P> {
 
     /// Counts pages with these flags that were mapped. The caller has charged them if they count as
     /// committed.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
         match guard.limit_reservation() {
@@ -60,7 +60,7 @@ impl<P: Platform> Counters<P> {
 
     /// Counts pages with these flags that were unmapped. The caller releases the charge of those that count
     /// as committed.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         self.remove(guard, Size::Total, pages.get());
         if let Some(size) = Size::of(flags) {
@@ -70,7 +70,7 @@ impl<P: Platform> Counters<P> {
 
     /// Counts mapped pages whose flags changed from `old` to `new`. The caller has charged pages that now
     /// count as committed. This function releases pages that no longer count.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_changed(&self, guard: &WriteGuard<'_, P>, old: VmFlags, new: VmFlags, pages: PageCount) {
         if old.contains(VmFlags::ACCOUNT) && !new.contains(VmFlags::ACCOUNT) {
             guard.space.engine.committed().uncharge(pages);
@@ -83,7 +83,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Counts a change of the number of VMAs.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_vmas(&self, guard: &WriteGuard<'_, P>, by: i64) {
         match by {
             0 => {}
@@ -98,7 +98,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Counts locked pages that were unlocked or unmapped.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_unlocked(&self, guard: &WriteGuard<'_, P>, pages: PageCount) {
         if pages != PageCount::ZERO {
             self.remove(guard, Size::Locked, pages.get());

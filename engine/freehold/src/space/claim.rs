@@ -68,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Calls `change` with the right that [`write_range`](Self::write_range) would return. Creates a
     /// [`RangeWriterState`] only if the caller becomes a range writer.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn with_write_range<E: From<Killed>>(
         &self,
         range: UserRange,
@@ -191,7 +191,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Becomes the exclusive writer for a change of `range`, if there are no range writers now and the mmap
     /// lock is free.
     // Inlined, like every function that returns a guard: guards are large.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn try_write_exclusive(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
         if self.write_kind() == Write::RangesOnly {
             return None;

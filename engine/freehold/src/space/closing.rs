@@ -103,7 +103,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Removes [boundaries](super::cpu_arena) from `range`. Returns true if no part of the range is closing.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
         // A range writer has claimed its range, and neither a closing range nor a boundary can be claimed. If
         // the space has neither, which is the common case, no lookup is needed.

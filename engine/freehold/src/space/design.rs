@@ -106,7 +106,7 @@ pub enum Write {
 impl Write {
     /// Returns this kind, or [`Whole`](Self::Whole) if the crate has no range writers. The result is then a
     /// constant, so that the compiler removes the code of range writers.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn available(self) -> Self {
         if cfg!(feature = "range_writers") { self } else { Write::Whole }
     }

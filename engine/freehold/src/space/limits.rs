@@ -73,7 +73,7 @@ pub(crate) struct ReplacedPages {
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Charges `grow` more committed pages that replace `shrink`, if pages with these flags count as
     /// committed. Dropping the result before it is [kept](Charge::keep) releases the charge.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn charge(
         &self,
         flags: VmFlags,
@@ -89,7 +89,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Returns true if RLIMIT_AS and RLIMIT_DATA allow `grow` more pages with these flags after `shrink`
     /// pages are unmapped.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn may_expand(&self, flags: VmFlags, grow: PageCount, shrink: ReplacedPages) -> bool {
         let limits = &self.space.limits;
         let limited = |limit: &AtomicU64| limit.load(Relaxed) != UNLIMITED;
@@ -133,7 +133,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns true if the limit allows `more` VMAs.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn may_have_vmas(&self, more: u64) -> bool {
         match self.limit_reservation() {
             Some(reserved) => reserved.covers(Size::Vmas, more),

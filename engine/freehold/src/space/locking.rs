@@ -164,7 +164,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Takes the mmap lock for writing. Fails with [`Killed`] if a fatal signal arrives first.
     // Inlined: every change begins with this call, and the guard is large for a return value.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn write_killable(&self) -> Result<WriteGuard<'_, P>, Killed> {
         Ok(self.writer(self.mmap_lock.write_killable()?))
     }
@@ -179,7 +179,7 @@ impl<P: Platform> AddressSpace<P> {
         ReadGuard { tree: unsafe { self.tree.reader() }, lock }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
         let tree = RefCell::new(unsafe { self.tree.exclusive_writer() });
@@ -305,7 +305,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Returns the first VMA that overlaps `range`. Skips closing ranges. Reads no VMA outside `range`.
     // Inlined: every change of VMAs begins with this call.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn first_in(&self, range: Range<u64>) -> Option<&Vma<P>> {
         let mut at = range.start;
         while at < range.end {
@@ -326,7 +326,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns the VMAs that touch `range`. The range itself may contain anything. Reads no other VMA.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn neighbours(&self, range: UserRange) -> (Option<&Vma<P>>, Option<&Vma<P>>) {
         let (prev, next) = self.right.around(range);
         let prev = prev.filter(|prev| prev.end == range.start());
@@ -368,7 +368,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The time depends on the depth of the tree, because the search takes the first gap that is long enough.
     /// The time also depends on the number of leaves whose gaps were filled since the last search for a gap
     /// of this length.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn highest_gap(&self, len: u64, bounds: Range<u64>) -> Option<(u64, u64)> {
         // The last entry that the search passes to the function is the entry above the gap. If the gap lies
         // above all entries, the search does not call the function.
@@ -382,7 +382,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         self.gap(len, bounds, Direction::BottomUp, |_| ())
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn gap(&self, len: u64, bounds: Range<u64>, from: Direction, above: impl Fn(&Entry)) -> Option<u64> {
         let Range { start: low, end: high } = bounds;
         let request = GapRequest { len, align: crate::PAGE_SIZE, low, high, direction: from };
@@ -412,7 +412,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Reserves nodes, so that `replaces` calls of [`replace`](Self::replace) cannot fail.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
         self.right.reserve(replaces)
     }
@@ -431,7 +431,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Removes everything in `range` from the tree, after its pages were unmapped. Counts as one call of
     /// [`replace`](Self::replace). A range writer frees the page tables at the ends of `range` when it
     /// publishes its write set.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn remove(&self, range: UserRange) {
         self.right.remove(range);
     }
@@ -442,7 +442,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Locks a VMA for writing: waits for its readers, and blocks new readers until this guard ends.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn lock_vma<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         self.locked.lock(vma, &self.right);
         VmaWrite { vma }
@@ -457,7 +457,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Attaches a VMA whose fields are complete, before the caller stores it in the tree. The VMA is
     /// write-locked afterwards. Calls the `open` hook of a special mapping.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn attach<'g>(&'g self, vma: &'g Vma<P>) -> VmaWrite<'g, P> {
         self.locked.attach(vma, &self.right);
         vma.open_hook(&self.space.vm);
@@ -506,7 +506,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns the range writer, or `None` for the exclusive writer.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn range_writer(&self) -> Option<&RangeWriter<'s, P>> {
         match &self.right {
             WriteRight::Exclusive { .. } => None,
@@ -544,7 +544,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Returns the pages and VMAs that a range writer has reserved within limits, or `None` for the exclusive
     /// writer.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn limit_reservation(&self) -> Option<&'s LimitReservation> {
         self.range_writer().map(|writer| &writer.state.reserved)
     }

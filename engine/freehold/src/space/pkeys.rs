@@ -70,7 +70,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// If the caller names a key `asked`, the pages get that key. Otherwise, if `access` is only `EXEC`, the
     /// pages get the execute-only key. Otherwise the pages keep their key, except that the execute-only key
     /// is replaced by key 0.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn key_for(&self, old: VmFlags, access: VmFlags, asked: Option<u8>) -> u8 {
         if let Some(pkey) = asked {
             return pkey;

@@ -70,7 +70,7 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Returns a free place: at the hint, or in the windows of the layout.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn find_placement(&self, request: &PlacementRequest) -> Result<u64, MmapError> {
         match self.find_aligned_or_any(request) {
             Some(at) => Ok(at),
@@ -90,14 +90,14 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Returns a free place with the offset within huge pages that the request prefers, or else any free
     /// place.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn find_aligned_or_any(&self, request: &PlacementRequest) -> Option<u64> {
         let aligned = request.huge_offset.and_then(|offset| self.find_aligned_placement(request, offset));
         aligned.or_else(|| self.find_any_placement(request))
     }
 
     /// Returns a free place, without regard to the offset within huge pages.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn find_any_placement(&self, request: &PlacementRequest) -> Option<u64> {
         if request.hint != 0 && self.is_hint_free(request) {
             // The exclusive writer removes boundaries from the place. For a range writer this call does
@@ -149,7 +149,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// above the place, the search continues below the stack's gap. A stack directly above another mapping
     /// therefore keeps nothing free below that mapping. The bytes added for alignment must also be outside
     /// the stack's gap, as on Linux.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn highest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);
         let mut high = range.end;

@@ -94,7 +94,7 @@ impl<P: Platform> Drop for RangeWriter<'_, P> {
 
 impl<'s, P: Platform> RangeWriter<'s, P> {
     /// Makes a range writer that has claimed nothing yet.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn new(
         space: &'s AddressSpace<P>,
         map: ClaimWriter<'s, P>,

@@ -71,7 +71,7 @@ fn word<P: Platform>(vma: &Vma<P>) -> NonZeroU64 {
 ///
 /// The entry was read from a tree, and the caller keeps its VMA from being freed for `'g`: by a lock, or
 /// within an RCU read section.
-#[inline(always)]
+#[cfg_attr(feature = "inline", inline(always))]
 pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> {
     let word = entry.value.get();
     if word & RESERVED != 0 {

@@ -109,7 +109,7 @@ pub(crate) enum AddressState {
 impl<P: Platform> AddressSpace<P> {
     /// Locks the VMA at `addr` for reading without touching the mmap lock. Inlined, because faults begin with
     /// this call.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
         let seen = match self.tree.try_lookup(&rcu, addr) {
@@ -153,7 +153,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The entry was found in the tree within an RCU read section, and the section lasts until this call
     /// returns.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     unsafe fn lock_found(&self, found: &Entry, addr: u64) -> Result<VmaRead<'_, P>, LookupMiss> {
         // SAFETY: the read section lasts until the VMA is locked or no longer used.
         let TreeEntry::Vma(vma) = (unsafe { decode::<P>(found) }) else {

@@ -88,7 +88,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the kind of writers of this address space.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn write_kind(&self) -> Write {
         self.locking.write.available()
     }

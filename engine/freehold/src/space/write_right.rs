@@ -23,7 +23,7 @@ pub(crate) enum WriteRight<'s, P: Platform> {
 }
 
 impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn lock(&self) -> &MmapLock<P> {
         match self {
             WriteRight::Exclusive { lock, .. } => lock.lock(),
@@ -38,14 +38,14 @@ impl<P: Platform> MmapWriteProof<P> for WriteRight<'_, P> {
 ///
 /// The caller drops the reference before any other use of the tree, and calls no other code while it has the
 /// reference.
-#[inline(always)]
+#[cfg_attr(feature = "inline", inline(always))]
 unsafe fn peek<'r, 's, P: Platform>(tree: &'r RefCell<ExclusiveWriter<'s, P>>) -> &'r ExclusiveWriter<'s, P> {
     // SAFETY: by the caller's promise the tree is not borrowed mutably while this reference exists.
     unsafe { tree.try_borrow_unguarded() }.expect("the tree is borrowed for a change")
 }
 
 impl<'s, P: Platform> WriteRight<'s, P> {
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn find(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer only searches for the entry, and copies it.
@@ -54,7 +54,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn next(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer only searches for the entry, and copies it.
@@ -63,7 +63,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn prev(&self, addr: u64) -> Option<Entry> {
         match self {
             // SAFETY: the writer only searches for the entry, and copies it.
@@ -72,7 +72,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn around(&self, range: UserRange) -> (Option<Entry>, Option<Entry>) {
         match self {
             // SAFETY: the writer only searches for the entries, and copies them.
@@ -91,7 +91,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn gap(&self, request: &GapRequest, below: impl Fn(&Entry) -> u64) -> Option<u64> {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow().gap(request, below),
@@ -99,7 +99,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn reserve(&self, replaces: usize) -> Result<(), NoMemory> {
         match self {
             WriteRight::Exclusive { tree, .. } => {
@@ -110,7 +110,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn replace(&self, range: UserRange, with: &[Entry]) {
         match self {
             WriteRight::Exclusive { tree, .. } => tree.borrow_mut().replace(range.start(), range.end(), with),
@@ -118,7 +118,7 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn remove(&self, range: UserRange) {
         match self {
             WriteRight::Exclusive { tree, .. } => {

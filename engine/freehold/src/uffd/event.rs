@@ -109,7 +109,7 @@ impl<P: Platform> Notices<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn note_unmap(&mut self, vma: &Vma<P>, range: UserRange) -> Result<(), NoMemory> {
         let part = || vma.range().intersection(range);
         match Notice::about(vma, Features::EVENT_UNMAP, || Message::Unmap(part())) {
@@ -165,7 +165,7 @@ impl<P: Platform> Notices<P> {
     /// The caller holds no lock.
     #[inline]
     pub fn send(self) {
-        if self.last.is_some() {
+        if cfg!(feature = "uffd") && self.last.is_some() {
             self.send_all();
         }
     }

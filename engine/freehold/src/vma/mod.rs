@@ -222,7 +222,7 @@ impl<P: Platform> Vma<P> {
     ///
     /// The VMA is detached and the caller is its only owner.
     // Inlined, because hardly any code remains for an anonymous VMA.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     unsafe fn set_object(&self, object: Object<P>, hugetlb: Option<Counted<HugetlbVma<P>>>) {
         let home =
             object.file().map_or(null_mut(), |file| core::ptr::from_ref(file.mapping().home()).cast_mut());

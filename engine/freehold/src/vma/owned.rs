@@ -67,7 +67,7 @@ pub(crate) struct VmaInit<'a, P: Platform> {
 impl<P: Platform> VmaSlab<P> {
     /// Allocates a detached VMA with the given attributes.
     // Inlined, so that the attributes are stored directly in their places.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn alloc(&self, init: VmaInit<'_, P>) -> Result<OwnedVma<'_, P>, NoMemory> {
         let vma = self.take()?;
         // SAFETY: `take` has just returned the VMA, so this is the only owner, and its memory stays valid
@@ -126,7 +126,7 @@ impl<P: Platform> Deref for OwnedVma<'_, P> {
 }
 
 impl<P: Platform> Drop for OwnedVma<'_, P> {
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn drop(&mut self) {
         debug_assert!(self.vma.lock().is_detached(), "an attached VMA was freed");
         self.vma.object().closed(self.vma.flags());

@@ -95,7 +95,7 @@ impl<P: Platform> MmapRequest<P> {
 
     /// Returns the fixed range, if there is one. A range that leaves user space is not returned; `place`
     /// rejects it later.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn fixed_range(&self) -> Option<UserRange> {
         if !self.flags.contains(MapFlags::FIXED) {
             return None;

@@ -123,7 +123,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Acquires the right to create the mapping, and performs the steps from prepare to retire.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn map_request(
         &self,
         request: &mut MmapRequest<P>,
@@ -275,7 +275,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. Unoptimised
     /// builds do not inline the function: without optimisation, the stack use of inlined functions adds up.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn map_and_populate_inline(
         self,
         request: &mut MmapRequest<P>,
@@ -307,7 +307,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Performs prepare, commit and settle. `placed` is the address if it is already chosen. Returns the
     /// range, and true if the range must be populated.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn map(
         &self,
         request: &mut MmapRequest<P>,
@@ -326,7 +326,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Performs the checks of prepare, and determines the flags and the object. `placed` is the start if it
     /// is already chosen. Returns the range.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn resolve(&self, request: &mut MmapRequest<P>, placed: Option<u64>) -> Result<UserRange, MmapError> {
         let space = self.space;
         if !self.may_have_vmas(0) {
@@ -354,7 +354,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Checks rights and limits of locked memory.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn check_lock(&self, request: &MmapRequest<P>) -> Result<(), MmapError> {
         if request.flags.contains(MapFlags::LOCKED) && !self.space.may_mlock() {
             return Err(MmapError::NotPermitted);
@@ -367,7 +367,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Performs the checks that depend on the kind of mapping, and sets the resulting flags.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn resolve_kind(&self, request: &mut MmapRequest<P>, start: u64) -> Result<(), MmapError> {
         match request.object.open_file().cloned() {
             Some(file) => {
@@ -474,7 +474,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Performs the checks of an anonymous mapping at `start`. Creates the file of a shared one.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn resolve_anonymous(&self, request: &mut MmapRequest<P>, start: u64) -> Result<(), MmapError> {
         match request.flags.bits() & TYPE {
             SHARED | DROPPABLE if request.vm_flags.contains(VmFlags::GROWSDOWN) => {

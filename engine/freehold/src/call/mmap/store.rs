@@ -66,7 +66,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Checks the limits for the mapping, and charges its pages if they count as committed.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn check_limits(
         &self,
         request: &MmapRequest<P>,
@@ -80,7 +80,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Stores the mapping in place of existing ones. Returns true if it must be populated.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(super) fn store_mapping(
         &self,
         request: &MmapRequest<P>,
@@ -175,7 +175,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Updates the counters for the stored mapping. `vma` is `None` if the mapping was stored without a
     /// claim, because other writers may already change it. Returns true if the mapping must be populated.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(super) fn count_stored(
         &self,
         request: &MmapRequest<P>,

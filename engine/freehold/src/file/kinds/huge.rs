@@ -13,6 +13,7 @@
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
+    features::Hugetlb,
     file::{CachedPage, FillError, HasFiles, Kind, LOST, Mapping, NewPage, Zeroes},
     hugetlb::state::{
         HugePageSize, TakeError,
@@ -34,6 +35,7 @@ pub(crate) struct Reserving<'m, P: Platform> {
     mapping: &'m Mapping<P>,
     huge: &'m HugeFile,
     _content: RwSemWriteGuard<'m, P>,
+    _feature: Hugetlb,
 }
 
 impl<P: Platform> Reserving<'_, P> {
@@ -200,7 +202,8 @@ impl<P: Platform> Mapping<P> {
     /// address space.
     pub(crate) fn reserving(&self) -> Result<Option<Reserving<'_, P>>, Killed> {
         let Some(huge) = &self.huge else { return Ok(None) };
-        Ok(Some(Reserving { mapping: self, huge, _content: self.content.write_killable()? }))
+        let content = self.content.write_killable()?;
+        Ok(Some(Reserving { mapping: self, huge, _content: content, _feature: huge.feature }))
     }
 
     /// Like [`read_at`](Self::read_at). Absent pages read as zeroes and are not created.

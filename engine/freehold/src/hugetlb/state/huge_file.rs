@@ -25,7 +25,7 @@ pub(crate) struct HugeFile {
     /// number is not zero, no VMA of the file starts to share a table. Changed under i_mmap held exclusively.
     pub(crate) apart: AtomicU32,
     /// Makes the compiler remove the code of huge pages if the crate is built without them.
-    _feature: Hugetlb,
+    pub(crate) feature: Hugetlb,
 }
 
 impl HugeFile {
@@ -33,7 +33,7 @@ impl HugeFile {
     /// feature `hugetlb`.
     pub(crate) fn new(size: HugePageSize) -> Option<Self> {
         let (reserves, apart) = (FileReserves::new(), AtomicU32::new(0));
-        Some(HugeFile { size, reserves, apart, _feature: Hugetlb::get()? })
+        Some(HugeFile { size, reserves, apart, feature: Hugetlb::get()? })
     }
 
     /// Returns the size of a page in bytes.

@@ -26,6 +26,7 @@ use super::{HugePageSize, index_set::IndexSet};
 use crate::{
     counted::{Counted, Shared},
     error::NoMemory,
+    features,
     platform::Platform,
 };
 use freehold_vmspace::{Memory, PageIndex, PageRange};
@@ -87,6 +88,7 @@ pub(crate) struct PendingReservation<P: Platform> {
     pages: u64,
     /// The set that the VMA will own.
     pub reserves: Counted<Reserves>,
+    _feature: features::Hugetlb,
 }
 
 impl<P: Platform> PendingReservation<P> {
@@ -100,9 +102,11 @@ impl<P: Platform> PendingReservation<P> {
         size: HugePageSize,
         pages: u64,
     ) -> Result<Option<Self>, NoMemory> {
+        let Some(feature) = features::Hugetlb::get() else { return Ok(None) };
         let reserves = Reserves::try_new()?;
         let reserved = memory.huge_pool(size).reserve(memory.platform(), pages).is_ok();
-        Ok(reserved.then(|| PendingReservation { memory: memory.clone(), size, pages, reserves }))
+        let memory = memory.clone();
+        Ok(reserved.then(|| PendingReservation { memory, size, pages, reserves, _feature: feature }))
     }
 
     /// Passes the reservations on to the VMA.
@@ -113,7 +117,7 @@ impl<P: Platform> PendingReservation<P> {
 
 impl<P: Platform> Drop for PendingReservation<P> {
     fn drop(&mut self) {
-        if self.pages > 0 {
+        if cfg!(feature = "hugetlb") && self.pages > 0 {
             self.memory.huge_pool(self.size).unreserve(self.memory.platform(), self.pages);
         }
     }

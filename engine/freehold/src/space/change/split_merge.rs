@@ -84,7 +84,7 @@ pub(crate) enum NewMapping<'g, P: Platform> {
 
 impl<P: Platform> WriteGuard<'_, P> {
     /// Returns the neighbours with which a range with `attrs` may merge.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn mergeable<'g>(
         &self,
         sides: (Option<&'g Vma<P>>, Option<&'g Vma<P>>),
@@ -131,7 +131,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Chooses the neighbours with which a mapping of `range` merges, and allocates the memory for it.
     /// Present mappings in `range` are about to be removed.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn prepare_new<'g>(
         &'g self,
         range: UserRange,
@@ -147,7 +147,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Allocates a detached VMA of this space.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn alloc<'g>(
         &'g self,
         range: UserRange,
@@ -158,7 +158,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Allocates a detached VMA for a piece of a mapping with `attrs`. The piece starts at page offset
     /// `pgoff`.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn alloc_piece<'g>(
         &'g self,
         range: UserRange,
@@ -183,7 +183,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Stores a prepared mapping of `range` in the tree and replaces everything there. Cannot fail. Returns
     /// the VMA that now contains the range.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn insert<'g>(
         &'g self,
         range: UserRange,
@@ -209,7 +209,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Stores an allocated VMA in the tree. Uses up one call of `replace` that [`reserve`](Self::reserve)
     /// prepared.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn insert_fresh<'g>(&'g self, vma: OwnedVma<'g, P>) -> &'g Vma<P> {
         let vma = vma.into_ref();
         // The VMA is attached and write-locked before any lookup can find it: a lookup sees a complete VMA or
@@ -266,7 +266,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Splits the huge pages of the write-locked `vma` that extend across an end of `part`, because a huge
     /// page must not belong to two VMAs. No huge page extends across the bounds of `vma` itself.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn split_huge_at(&self, vma: &Vma<P>, part: UserRange) -> Result<(), NoMemory> {
         match vma.end() - vma.start() < HUGE {
             true => Ok(()),
@@ -385,7 +385,7 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Returns the VMAs before and after `range` with which the range may merge. `range` is a part of `vma`.
     /// A neighbour exists only at an end of `range` that is also an end of `vma`.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn neighbours_of_part<'g>(
         &'g self,
         vma: &Vma<P>,

@@ -131,7 +131,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Performs prepare for a range that is known to be free, or for a caller that then adds the VMAs.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
             guard: self,
@@ -143,7 +143,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Splits off the parts of `vma` outside `range`.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn clip<'g>(&'g self, vma: &'g Vma<P>, range: UserRange) -> Result<&'g Vma<P>, MunmapError> {
         let inside = range.start() <= vma.start() && vma.end() <= range.end();
         match inside && !vma.flags().contains(VmFlags::SEALED) {
@@ -204,7 +204,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Unmaps a range like [`unmap_by_design`](Self::unmap_by_design), but inlined, because moving a guard is
     /// expensive. This function and those of the steps are inlined only in optimised builds. Without
     /// optimisation their stack frames would add up (`tests/stack_depth.rs`).
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn unmap_by_design_inline(self, range: &UnmapRange) -> Result<(), MunmapError> {
         let space = self.space;
         if let Some(bytes) = space.locking.unmap.policy().sections {
@@ -223,7 +223,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Performs commit for [`unmap_unlocking`](Self::unmap_unlocking). Also returns the way to settle.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn detach_gathered(&self, gathered: Gathered<'_, 's, P>) -> (Detached<'s, P>, SettleMode) {
         let settle_mode = self.settle_mode(&gathered);
         let closing = matches!(settle_mode, SettleMode::Released);
@@ -231,7 +231,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Performs settle and retire for [`unmap_unlocking`](Self::unmap_unlocking).
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn settle_unlocking(self, detached: Detached<'s, P>, settle_mode: SettleMode) {
         match settle_mode {
             SettleMode::Exclusive(free) => {
@@ -263,7 +263,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// The lock is never released before a VMA of a file is unlinked from the file's tree. Until then, walks
     /// from the file visit the VMA's addresses, so no other mapping may be there. Such a walk may also still
     /// have to flush an entry that it has cleared.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn settle_mode(&self, gathered: &Gathered<'_, 's, P>) -> SettleMode {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
         let small = span.end() - span.start() <= SMALL_UNMAP_BYTES;
@@ -306,7 +306,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Gathers the VMAs in the range.
     // Inlined, and filled in place: the value is large to return.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn fill(&mut self) -> Result<(), MunmapError> {
         let (guard, range) = (self.guard, self.range);
         let mut at = range.start();
@@ -323,7 +323,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     /// Write-locks a VMA and adds it to the list and the totals. Cannot fail.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
         let flags = vma.flags();
@@ -371,7 +371,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Performs commit: removes the VMAs from the tree, or replaces them by a closing reservation over their
     /// span.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
         let (guard, span) = (self.guard, self.span());
         if self.totals.vmas != 0 {
@@ -406,7 +406,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     /// Detaches the VMAs and adjusts the sizes: the part of commit that does not touch the tree.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
@@ -490,7 +490,7 @@ impl<P: Platform> Unmapped<'_, P> {
     /// # Locks
     ///
     /// The caller holds no lock.
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub fn retire(self) {
         drop(self.owned);
         self.notices.send();
@@ -550,7 +550,7 @@ impl<P: Platform> AddressSpace<P> {
     /// this restriction. With the other designs, such a VMA can be zapped without a lock of the address
     /// space. The VMA must stay linked in its file's tree until its entries are cleared. Its driver is
     /// notified afterwards ([`VmOps::close`](crate::file::VmOps::close)).
-    #[cfg_attr(not(debug_assertions), inline(always))]
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn is_special(&self, vma: &Vma<P>) -> bool {
         self.locking.unmap.policy().falls_back && self.needs_caution(vma)
     }

@@ -25,7 +25,7 @@ pub(crate) trait VmaRanges<P: Platform> {
     fn above(&self, addr: u64) -> Option<&Vma<P>>;
 
     /// Returns the first VMA that overlaps `range`, and the part of the VMA inside the range.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn first_range(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
         let vma = self.above(range.start()).filter(|vma| vma.start() < range.end())?;
         Some((vma, UserRange::new(range.start().max(vma.start()), range.end().min(vma.end()))))
@@ -80,7 +80,7 @@ impl<P: Platform> VmaRanges<P> for ReadGuard<'_, P> {
 }
 
 impl<P: Platform> VmaRanges<P> for WriteGuard<'_, P> {
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     fn above(&self, addr: u64) -> Option<&Vma<P>> {
         self.next(addr)
     }

@@ -62,7 +62,7 @@ impl Closings {
 
     /// Returns true if there may be a closing range, or a boundary. The caller holds the mmap lock for
     /// writing.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn any(&self) -> bool {
         // Relaxed: the mmap lock orders all accesses to these words.
         self.counted.load(Relaxed) != 0 || self.uncounted.load(Relaxed) != 0

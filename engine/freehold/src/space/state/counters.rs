@@ -393,7 +393,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Adds `more` to a size as the exclusive writer.
-    #[inline(always)]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub(in crate::space) fn add_exclusive(&self, size: Size, more: u64) {
         // Relaxed load and store: the exclusive writer is the only task that changes the value.
         let taken = &self.taken[size as usize];
