@@ -175,8 +175,8 @@ fn zap(criterion: &mut Criterion) {
 /// Returns the `n`th of `pages` pages in an order in which neighbours are far apart. `pages` is a power of
 /// two. Frames are allocated in ascending order, so the pages are shuffled instead of the frames.
 fn shuffled(n: u64, pages: u64) -> u64 {
-    // Each step is a bijection on the numbers below a power of two: a product with an odd number, or a shift
-    // that is mixed in.
+    // Each step is a bijection on the numbers below a power of two: a multiplication by an odd number, or an
+    // exclusive-or with a right shift of the number.
     let mixed = n.wrapping_mul(0x9e37_79b9_7f4a_7c15) % pages;
     (mixed ^ mixed >> 7).wrapping_mul(0x2545_f491) % pages
 }

@@ -45,7 +45,7 @@ const SIZED: [&str; 6] =
 /// tables, with few entries in each.
 const SMALL: [&str; 1] = ["exit"];
 /// Operations of the host. A lookup enters a read section, which costs a kernel almost nothing; this row
-/// shows its cost on the host of these benches.
+/// shows the cost of a read section on the host of these benches.
 const HOST: [&str; 1] = ["read-section"];
 /// Operations measured only on the engine, per page of one large area.
 const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
@@ -95,7 +95,8 @@ fn baseline() -> Counts {
     parsed.map(|(name, count)| (name.to_owned(), count.parse().expect("a number"))).collect()
 }
 
-/// Prints the changes. Fails if an operation takes clearly more instructions than in the baseline.
+/// Prints the changes since the baseline. Fails if the instructions of an operation have grown by more than
+/// [`GROWTH`] percent.
 fn check(counts: &Counts) -> ExitCode {
     let accepted = baseline();
     let mut grown = 0;
@@ -118,7 +119,8 @@ fn check(counts: &Counts) -> ExitCode {
     }
 }
 
-/// Counts and prints the rows that `names` selects, or all rows.
+/// Counts the instructions of the operations that `names` selects, or of all operations, and prints a row for
+/// each.
 fn table(names: &[&str]) -> Option<Counts> {
     let wanted = |operation: &&&str| names.is_empty() || names.iter().any(|name| operation.starts_with(name));
     let mut counts = Counts::new();
@@ -138,7 +140,8 @@ fn table(names: &[&str]) -> Option<Counts> {
     Some(counts)
 }
 
-/// Counts and prints an operation at each number of areas. Returns `None` if Valgrind fails.
+/// Counts and prints the instructions of an operation at each number of areas. Returns `None` if Valgrind
+/// fails.
 fn row(counts: &mut Counts, operation: &str, subject: &str, sizes: &[u64]) -> Option<()> {
     print!("{operation:19} {subject:20}");
     for &areas in sizes {

@@ -3,8 +3,8 @@
 //! `cargo bench --bench readers`. A reader repeatedly reads the list of VMAs (`maps`) while a writer maps and
 //! unmaps pages; the writer's percentiles show the delay. Then pins are measured per page, and reading a VMA
 //! with and without its lock. The engine's memory is phantom (`src/engine.rs`). Compared measurements
-//! alternate in one run. The figures of the host kernel are for calls that do the same work, include the rest
-//! of a system call, and are for real memory. Compare only the change that the reader causes on each side.
+//! alternate in one run. The figures of the host kernel are for calls that do the same work; they include the
+//! system call itself, and the memory is real. Compare only the change that the reader causes on each side.
 
 use freehold::{
     engine::{Config, Engine},

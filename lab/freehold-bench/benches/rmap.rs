@@ -1,9 +1,10 @@
 //! The cost of the reverse map: linking VMAs, and walks over the VMAs that map a page.
 //!
-//! `cargo bench --bench rmap`. First a file that is mapped up to 100,000 times, then an anonymous page of a
-//! server with up to 1,000 children. The engine runs on phantom memory (`src/engine.rs`), on one thread. The
-//! figures of the file are per VMA, and show whether that cost grows with the number of VMAs. The experiment
-//! `i-mmap` of `freehold reproduce` measures the lock over all VMAs of a file, and the calls that it delays.
+//! `cargo bench --bench rmap`. The bench first measures a file that is mapped up to 100,000 times, and then
+//! an anonymous page of a server with up to 1,000 children. The engine runs on phantom memory
+//! (`src/engine.rs`), on one thread. The figures of the file are per VMA, and show whether that cost grows
+//! with the number of VMAs. The experiment `i-mmap` of `freehold reproduce` measures the lock over all VMAs
+//! of a file, and the calls that this lock delays.
 
 use freehold::{
     PageIndex,
@@ -91,7 +92,7 @@ fn links(mapped: u64) {
     println!("{mapped:>8} {link:>14.0} {:>16.0} {walk:>12.0}", each(started, mapped));
 }
 
-/// Measures walks from a page that all children share, and from one of the last child.
+/// Measures walks from a page that all children share, and from a private page of the last child.
 fn family(children: u64) {
     const ROUNDS: u64 = 20;
     let engine = engine();

@@ -2,8 +2,8 @@
 //!
 //! [`Space`] implements [`Subject`], and its other constructors choose the lock design and the placement that
 //! a bench compares. Oracles are off and the memory is phantom: page tables, frame records, trees and locks
-//! are real, contents are not. A bench therefore measures the engine, and neither checks nor copies. The
-//! benches `readers` and `rmap` create their own processes on a [`machine`].
+//! are real, contents are not. A bench therefore measures only the engine: no oracle checks anything, and no
+//! contents are copied. The benches `readers` and `rmap` create their own processes on a [`machine`].
 //!
 //! The areas must be those of the other subjects (`lib.rs`).
 

@@ -29,9 +29,9 @@ impl MappingBackend for Nothing {
     }
 }
 
-/// `MemorySet` behind parking_lot's `Mutex`. The set does not merge areas, so the parts stay separate when
-/// their protection is changed and restored. To keep the number of areas constant, the parts are unmapped and
-/// mapped again as one area.
+/// `MemorySet` behind parking_lot's `Mutex`. The set does not merge areas, so the parts of a split area stay
+/// separate after their protection is restored. To keep the number of areas constant, the parts are unmapped
+/// and mapped again as one area.
 pub struct LockedSet(Mutex<MemorySet<Nothing>>);
 
 /// Returns a record of an area, for the set.

@@ -1,9 +1,10 @@
 //! The side of the engine in the bench of userfaultfd.
 //!
-//! Implements [`Side`] with a process of the engine on backed memory. A thread has an area that it fills and
-//! one from which it moves pages; a further area is for faults. Only the areas to fill and the one for faults
-//! are registered. `host.rs` is the same for the kernel; `main.rs` runs both in alternating rounds. Sizes and
-//! calls must be those of `host.rs`, because the table compares the two.
+//! Implements [`Side`] with a process of the engine on backed memory. Each thread has an area that it fills
+//! and an area from which it moves pages; one further area is for faults. Only the areas that threads fill
+//! and the area for faults are registered. `host.rs` implements [`Side`] for the host kernel; `main.rs` runs
+//! both in alternating rounds. Sizes and calls must be those of `host.rs`, because the table compares the
+//! two.
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
 use freehold::engine::{Config, Engine as Kernel};
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
-/// Start of the areas that threads fill. Each of the three kinds of areas has its own tables.
+/// Start of the areas that threads fill. Each of the three kinds of areas has its own page tables.
 const TARGET: u64 = 0x10_0000_0000;
 /// Start of the areas from which pages are moved.
 const SOURCE: u64 = 0x20_0000_0000;

@@ -1,7 +1,7 @@
 //! The side of the host kernel in the bench of userfaultfd.
 //!
 //! Implements [`Side`] with system calls: a userfaultfd of this process and areas of its memory. `engine.rs`
-//! is the same for the engine; `main.rs` runs both in alternating rounds. Needs the right to create a
+//! implements [`Side`] for the engine; `main.rs` runs both in alternating rounds. Needs the right to create a
 //! userfaultfd: [`Host::new`] fails without it, and the bench then measures only the engine. Huge pages are
 //! off for all areas, so that each fault is for one page.
 #![expect(unsafe_code, reason = "system calls")]
@@ -145,7 +145,7 @@ impl Side for Host {
                         libc::read(self.uffd.as_raw_fd(), message.as_mut_ptr().cast(), size_of_val(&message))
                     };
                     assert_eq!(read, 32, "{}", Error::last_os_error());
-                    // The words: event and padding, flags, address.
+                    // The words of a message are: event and padding, flags, address.
                     self.copy(message[2] & !(PAGE - 1), PAGE).expect("the page is not mapped");
                 }
             });

@@ -39,7 +39,7 @@ trait Side: Sync {
     const NAME: &'static str;
     /// Makes a call for `pages` pages of a thread's area, from page `first` on.
     fn call(&self, call: Call, thread: u64, first: u64, pages: u64);
-    /// Empties the thread's registered area, and fills the other one for a move.
+    /// Empties the thread's registered area, and fills the area from which the thread moves pages.
     fn reset(&self, call: Call, thread: u64);
     /// Maps a page elsewhere, and unmaps it.
     fn map_unmap(&self);
