@@ -178,8 +178,8 @@ mod compare {
     type Lines = BTreeMap<u64, Touched>;
 
     /// The reasons why lines are not seen. Each has four parts: a part of the record's name; a part of the
-    /// path of every file that touches the lines, or with `*` at its end of at least one file; true if the
-    /// reason also covers lines that are written; the text for the table.
+    /// path of every file that touches the lines, or, if the part ends in `*`, of at least one of these
+    /// files; true if the reason also covers lines that are written; the text for the table.
     const REASONS: &[(&str, &str, bool, &str)] = &[
         ("AddressSpace", "", false, "these fields are written when the space is made"),
         ("RmapRoot", "rwsem", false, "the lock's rank and statistics, written when it is made"),

@@ -3,7 +3,8 @@
 //! `pool.rs` uses a set for the frames and one for the tables of a machine, and `inner.rs` one for the slots
 //! of address spaces. Each set is behind its owner's short lock. The lowest free numbers are taken first.
 //! Therefore a batch has ascending numbers, and a freed run of numbers is usually taken as a run again.
-//! Taking 64 numbers costs about as much as taking one. `bitmap_tests.rs` compares the set with a simple one.
+//! Taking 64 numbers costs about as much as taking one. `bitmap_tests.rs` compares the set with a naive
+//! implementation.
 
 const BITS: usize = 64;
 /// Maximum number of levels of words. 64^5 numbers are more than any machine here has.
@@ -101,9 +102,9 @@ impl Bitmap {
         true
     }
 
-    /// Takes the highest `run` free numbers that begin at a multiple of `run` after `first`. Returns the
-    /// first of these numbers. `run` is a multiple of 64. Runs are taken from above and single numbers from
-    /// below, so that they stay apart.
+    /// Takes `run` consecutive free numbers, the highest that begin at `first` or at a multiple of `run`
+    /// above `first`. Returns the lowest of these numbers. `run` is a multiple of 64. Runs are taken from
+    /// above and single numbers from below, so that they stay apart.
     ///
     /// A search looks at every run above the run that it finds. Later searches skip these runs until numbers
     /// in them are freed.
@@ -134,8 +135,8 @@ impl Bitmap {
         }
     }
 
-    /// Takes the highest `run` free numbers that are consecutive. Returns the first of these numbers, or
-    /// `None` if `run` is zero. Looks at every word above the result.
+    /// Takes the highest `run` consecutive free numbers. Returns the lowest of these numbers, or `None` if
+    /// `run` is zero. Looks at every word above the result.
     pub(crate) fn take_run_anywhere(&mut self, run: usize) -> Option<usize> {
         let first = self.highest_run_of(run)?;
         for number in first..first + run {

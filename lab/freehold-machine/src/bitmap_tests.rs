@@ -75,7 +75,7 @@ fn random_calls_agree_with_a_set() {
 #[test]
 fn runs_are_taken_from_above_and_single_numbers_from_below() {
     let mut map = Bitmap::new(1000);
-    // Runs of 128 begin at 0, 128, 256, ... The last whole one begins at 768.
+    // Runs of 128 begin at 0, 128, 256, ... The last whole run begins at 768.
     assert_eq!(map.take_run(128, 0), Some(768));
     assert_eq!(map.take_run(128, 0), Some(640));
     assert_eq!(take(&mut map, 1), [0]);
@@ -103,7 +103,8 @@ fn runs_of_any_length_are_the_highest_that_fit() {
     assert_eq!(map.take_run_anywhere(1), Some(992));
     assert_eq!(map.take_run_anywhere(200), Some(792));
     assert_eq!(take(&mut map, 3), [0, 1, 2]);
-    // Free are 850..900 and 3..792. A run that fits is taken between 850 and 900, a longer one below 792.
+    // The free numbers are 3..792 and 850..900. A run that fits into 850..900 is taken there, and a longer
+    // run below 792.
     map.give(850..900).unwrap();
     assert_eq!(map.take_run_anywhere(51), Some(741));
     assert_eq!(map.take_run_anywhere(50), Some(850));

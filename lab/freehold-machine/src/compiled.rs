@@ -3,8 +3,8 @@
 //! A crate takes the code of a generic function from a crate that it uses, if that crate has the code and
 //! both crates are compiled with `opt-level` 1 or less. Without the list in [`compiled`] each test program
 //! compiles the engine again. Nothing calls [`compiled`]; add a call of the engine to the list if many test
-//! programs use it. A call that is missing there is compiled in each program that uses it, so a mistake costs
-//! only time.
+//! programs use it. A call that is missing from the list is compiled in each program that uses it, so an
+//! omission costs only time.
 
 use crate::{Machine, Process};
 use freehold::{

@@ -143,8 +143,8 @@ pub(crate) fn rcu_read() -> RcuGuard {
     RcuGuard { _inside: ReadSection, _guard: guard }
 }
 
-/// Counts a use of the heap. The panic follows at the end of the section, because an allocator must not
-/// panic.
+/// Counts a use of the heap in a section that forbids it. The machine panics at the end of that section,
+/// because an allocator must not panic.
 pub(crate) fn heap_used() {
     if ON {
         context(|context| {

@@ -2,7 +2,7 @@
 //!
 //! Tests call [`Effort::of`] with three numbers of cases. `cargo xtask test` sets the variable
 //! `FREEHOLD_EFFORT`, which only this module and the loom host read. `docs/reference/testing.md` lists the
-//! numbers of all tests; change its table with a number.
+//! numbers of all tests; a change of a number must also change that table.
 
 use std::env;
 

@@ -1,12 +1,12 @@
-//! Failure injection: makes requests for the machine's frames, tables and address spaces fail, and
-//! allocations on the program's heap.
+//! Failure injection: makes requests fail, both requests for frames, tables and address spaces of the
+//! machine, and allocations on the program's heap.
 //!
-//! Both kinds count down per thread, so tests in one process do not affect each other. `local.rs` has the
-//! counts for the machine's memory, which `inner.rs` and `machine.rs` check. The counts for the heap are
-//! here, because the global allocator may be called before a machine exists. Tests of the engine let each
-//! allocation of a call fail in turn (`engine/freehold/tests/support/failure.rs`). After `fail_memory_once`
-//! or `fail_memory_from`, the same thread must call `stop_failing_memory`, which returns how many requests
-//! failed. The same holds for the heap.
+//! Requests of both kinds are counted per thread, so tests in one process do not affect each other.
+//! `local.rs` has the counts for the machine's memory, which `inner.rs` and `machine.rs` check. The counts
+//! for the heap are here, because the global allocator may be called before a machine exists. Tests of the
+//! engine let each allocation of a call fail in turn (`engine/freehold/tests/support/failure.rs`). After
+//! `fail_memory_once` or `fail_memory_from`, the same thread must call `stop_failing_memory`, which returns
+//! how many requests failed. The same holds for the heap.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use crate::exempt::is_exempt;

@@ -1,10 +1,11 @@
 //! The machine's state, which all its handles share, and the allocation of frames and tables.
 //!
 //! `machine.rs`, `cpu.rs` and `mmu.rs` hold references to [`Inner`]. Each part has its own synchronisation:
-//! pools, CPUs and lists have locks, records and table memory consist of atomics, and the rest does not
-//! change after the machine was built. Frames and tables are freed in a fixed order: the pool retires the
+//! pools, CPUs and lists have locks, records and table memory consist of atomics, and all other parts never
+//! change once the machine is built. Frames and tables are freed in a fixed order: the pool retires the
 //! number, the oracles (`oracle.rs`) check and poison it, and the pool makes it available. An allocation
-//! first checks whether a failure is injected; after it took a number, an oracle checks the poison.
+//! first checks whether a failure is injected. When the allocation has taken a number, an oracle checks the
+//! poison of that number.
 
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};
@@ -253,8 +254,8 @@ impl<F: Format> Inner<F> {
         });
     }
 
-    /// Returns three numbers of requested flushes: those of ranges, those of whole spaces, and those among
-    /// both that reported freed tables.
+    /// Returns three counts of requested flushes: flushes of ranges, flushes of whole spaces, and flushes of
+    /// either kind that reported freed tables.
     pub(crate) fn flush_counts(&self) -> [u64; 3] {
         let sum = |of: fn(&FlushCounts) -> &AtomicU64| {
             self.flushes.iter().map(|counts| of(counts).load(Ordering::Relaxed)).sum()

@@ -1,7 +1,7 @@
 //! The kernel's half of every root table: entries that all address spaces share, as in a kernel that is
 //! mapped in the upper half of each address space.
 //!
-//! A machine has it if [`MachineConfig::kernel_half`](crate::MachineConfig::kernel_half) is set
+//! A machine has a kernel's half if [`MachineConfig::kernel_half`](crate::MachineConfig::kernel_half) is set
 //! (`tests/heap/kernel_half.rs`). `machine.rs` adds the entries to each root when its space is created and
 //! removes the root when the space ends. The engine must not touch the entries: `leave` panics if one is
 //! missing or another one appeared. One lock guards the list of roots and the number of entries, so a root

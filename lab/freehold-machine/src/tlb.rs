@@ -7,8 +7,8 @@
 //!
 //! Both caches keep an entry until the entry is evicted or flushed, or until an access to its address faults,
 //! even if the tables change. An engine that forgets a flush therefore uses a stale translation. The oracles
-//! detect this by the stamp: the frame or table was freed after the walk began. A flush must drop no other
-//! entries than those of the table below, because an entry that is dropped too early hides a missing flush.
+//! detect this by the stamp: the frame or table was freed after the walk began. A flush must drop only the
+//! entries that this table lists, because an entry that is dropped too early hides a missing flush.
 //! `tlb_tests.rs` checks that; `tests/tlb.rs` tests TLBs together with CPUs and tables.
 //!
 //! | cache | contents of an entry | dropped by a flush of a range that it overlaps |

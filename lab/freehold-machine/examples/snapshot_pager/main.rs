@@ -102,7 +102,8 @@ fn restore(machine: &Machine, kernel: &Counted<Engine<Machine>>, snapshot: &Snap
     done.map(|()| work)
 }
 
-/// The program: threads that check pages, a part that is discarded, a part that moves, and a child.
+/// Runs the program of the process: threads check pages, one part of the memory is discarded, another part is
+/// moved, and a child is forked.
 fn run(machine: &Machine, process: &Process) -> Outcome<()> {
     process.madvise(START, DISCARDED * PAGE_SIZE, Advice::DontNeed)?;
     let from = START + DISCARDED * PAGE_SIZE;

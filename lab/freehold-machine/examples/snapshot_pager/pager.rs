@@ -3,8 +3,8 @@
 //!
 //! `main.rs` and the test `tests/snapshot_pager.rs` use it. [`Pager::pages`] maps an address to a page of the
 //! snapshot. Messages about mremap, discards and munmap change this map before the pager fills any page of a
-//! changed range: a fill that fails with `Changing` is put off until the message is read. A forked child gets
-//! a pager of its own, on a thread of its own, with a copy of the map.
+//! changed range: a fill that fails with `Changing` is repeated after the message about the change was read.
+//! A forked child gets a pager of its own, on a thread of its own, with a copy of the map.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;

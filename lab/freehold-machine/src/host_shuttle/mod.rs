@@ -1,9 +1,9 @@
 //! The host of the schedule checker (`cfg(shuttle)`): its threads, mutexes and per-thread state.
 //!
 //! `host_std` exports the same names and describes them. The schedule alone decides everything here, so that
-//! a schedule can be replayed: the clock counts calls, and numbers of threads depend only on the order of
-//! their first calls. Nothing may depend on addresses, real time or the host's scheduler. Grace periods end
-//! as early as they may, so that a use after the end of one is detected.
+//! a schedule can be replayed: the clock counts calls, and the numbers of threads depend only on the order of
+//! the threads' first calls. Nothing may depend on addresses, real time or the host's scheduler. Grace
+//! periods end as early as they may, so that a use of an object after its grace period is detected.
 
 mod array;
 mod lock;

@@ -39,8 +39,8 @@ struct State {
 /// A deferred function, with its number and its argument.
 struct Deferred {
     number: u64,
-    /// Number of the run in which the function was deferred. If that was outside a run, number of the last
-    /// run before.
+    /// Number of the run in which the function was deferred, or of the last run if the function was deferred
+    /// outside a run.
     run: u64,
     /// The earliest time at which the function may run, in nanoseconds of that run.
     due: u64,

@@ -33,7 +33,7 @@ pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> 
 
 /// Sets every entry of a table that no other task changes to `RAW`. Late tasks may read the entries.
 pub(crate) fn fill_table<const RAW: u64>(table: &Table) {
-    // Relaxed: a late task takes the value for a hint.
+    // Relaxed: a late task uses the value only as a hint.
     entries_of(table).iter().for_each(|entry| entry.store(RAW, Ordering::Relaxed));
 }
 

@@ -5,10 +5,10 @@
 //! on interruptible waits, as long as the signal is pending.
 //!
 //! Mechanism: a killable sleeper stores the address of its word in its record before it checks the fatal flag
-//! for the last time, and removes the address after it wakes up. The killer sets the flag, and then wakes
-//! that address repeatedly until the sleeper has removed it. A single wake is not enough, because it could
-//! arrive between the sleeper's last check and its sleep. A sender of other signals does the same if those
-//! signals end the sleep. `signals.rs` has the part that all hosts share.
+//! for the last time, and removes the address after it wakes up. The killer sets the flag, and then wakes the
+//! sleeper at that address repeatedly until the sleeper has removed the address. A single wake is not enough,
+//! because it could arrive between the sleeper's last check and its sleep. A sender of other signals does the
+//! same if those signals end the sleep. `signals.rs` has the part that all hosts share.
 
 use super::signals::{Ends, Task};
 use freehold_sync::atomic::AtomicU32;
