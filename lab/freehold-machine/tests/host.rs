@@ -163,7 +163,7 @@ fn no_two_threads_have_a_cpu_number_at_once() {
     run(|| {
         let counts: Arc<Vec<AtomicU64>> =
             Arc::new((0..Machine::MAX_CPUS).map(|_| AtomicU64::new(0)).collect());
-        // More threads than CPU numbers, if threads are cheap.
+        // Use more threads than CPU numbers if threads are cheap.
         let threads = if cfg!(shuttle) { 3 } else { Machine::MAX_CPUS + 8 };
         let workers: Vec<_> = (0..threads)
             .map(|_| {

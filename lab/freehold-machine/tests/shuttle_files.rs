@@ -3,8 +3,8 @@
 //!
 //! These scenarios are small and run with more schedules than those of `shuttle_engine` (modules `files` and
 //! `fork`), but only on the default design. [`Scene`] is one process that maps a file twice, shared and
-//! private. `Scene::end` decides: no page beyond the end of the file is mapped, and all memory is free. A
-//! mutation of the copy on write, `cow-flush`, must fail the last test.
+//! private. `Scene::end` checks that no page beyond the end of the file is mapped, and that all memory is
+//! free. A mutation of the copy on write, `cow-flush`, must fail the last test.
 
 mod common;
 

@@ -3,8 +3,8 @@
 //! The test compiles the pager of the example (`examples/snapshot_pager/pager.rs`) as a module. The pager
 //! serves the memory of a process from a snapshot through a userfaultfd, while the process stores, discards,
 //! moves, forks and unmaps. Each page must be read with the bytes of the snapshot, or as the process has
-//! changed it. The counts of copied and zeroed pages at the end are exact, so a change of the steps changes
-//! them.
+//! changed it. The test expects exact counts of copied and zeroed pages, so a change of its steps changes
+//! these counts.
 
 #[path = "../examples/snapshot_pager/pager.rs"]
 #[allow(dead_code, reason = "only the example uses these items")]

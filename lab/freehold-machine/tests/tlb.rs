@@ -1,6 +1,6 @@
 //! Translations that TLBs cache, and the operations that flush them.
 //!
-//! A TLB of this machine (`src/tlb.rs`) keeps a stale translation until a flush (`src/mmu.rs`), as real ones
+//! A TLB of this machine (`src/tlb.rs`) keeps a stale translation until a flush (`src/mmu.rs`), as a real TLB
 //! may. The tests use the minimal kernel of `common`, which writes page table entries directly. A typical
 //! test changes an entry, shows that a CPU still uses the old translation, flushes, and shows that the CPU
 //! uses the new one. If stale translations were not kept, the tests of the engine could not detect a missing

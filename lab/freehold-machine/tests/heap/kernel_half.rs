@@ -11,9 +11,9 @@
 //! | `freed_root_tables_are_empty` | allocates a freed root again |
 //! | `records_of_a_platform_have_documented_sizes` | checks other promises of `freehold::platform`: sizes, alignments, and that zero bytes are valid values |
 //!
-//! [`assert_kernel`] decides: it walks the kernel's half as the hardware does. In addition the machine checks
-//! each root when its space ends, and each table when it is freed, and `assert_clean` finds frames and tables
-//! that were not freed.
+//! [`assert_kernel`] checks the kernel's half by walking it as the hardware does. In addition the machine
+//! checks each root when its space ends, and each table when it is freed, and `assert_clean` finds frames and
+//! tables that were not freed.
 
 use freehold::{
     PAGE_SIZE,

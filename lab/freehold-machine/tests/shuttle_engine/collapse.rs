@@ -1,15 +1,15 @@
 //! MADV_COLLAPSE concurrent with stores, reverse map walks and pins of the small pages.
 //!
-//! The engine's side is `fault/collapse.rs` and `collapse.rs` of `freehold-vmspace`. A collapse replaces 512
-//! small pages by a huge page. It must not lose a store, a pinned page or an entry that a reverse map walk
-//! looks for, and it may fail and leave the small pages as they were.
+//! The code under test is `fault/collapse.rs` and `collapse.rs` of `freehold-vmspace`. A collapse replaces
+//! 512 small pages by a huge page. It must not lose a store, a pinned page or an entry that a reverse map
+//! walk looks for, and it may fail and leave the small pages as they were.
 //!
 //! Each scenario sets up `small`, runs the collapse on CPU 0 and the concurrent work on a second thread, and
-//! ends with `values` and `end`. `values` decides: it compares pages 0, 1, 2, 300 and 511 with their expected
-//! contents. Page 2 was never stored to, so it must be zero. A scenario that permits the collapse to fail
-//! lists the permitted errors. The scene and its helpers `put`, `look` and `end` come from `scene.rs` and
-//! `huge.rs`. `main.rs` explains how the checker runs a scenario, and `explore.rs` the number of schedules,
-//! here 10 or 20 percent of the usual one, because a collapse takes many steps. `tests/huge/collapse.rs` of
+//! ends with `values` and `end`. `values` compares pages 0, 1, 2, 300 and 511 with their expected contents.
+//! Page 2 was never stored to, so it must be zero. A scenario that permits the collapse to fail lists the
+//! permitted errors. The scene and its helpers `put`, `look` and `end` come from `scene.rs` and `huge.rs`.
+//! `main.rs` explains how the checker runs a scenario, and `explore.rs` the number of schedules, here 10 or
+//! 20 percent of the usual number, because a collapse takes many steps. `tests/huge/collapse.rs` of
 //! `freehold` tests collapses without concurrency.
 
 use crate::{

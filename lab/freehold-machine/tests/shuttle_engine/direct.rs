@@ -2,9 +2,9 @@
 //! while tasks may still use them.
 //!
 //! The pages of such a file are frames of the storage, not of the engine (`file/kinds/direct.rs` in
-//! `freehold`). [`Storage`] is a storage in the machine's memory; `files_shared.rs` uses it too. Two checks
-//! decide: after a write-back, the storage has recorded the last store to each page (`State::lasting`); and a
-//! frame that the engine discards has no user (`Storage::free`).
+//! `freehold`). [`Storage`] is a storage in the machine's memory; `files_shared.rs` uses it too. The
+//! scenarios make two checks: after a write-back, the storage has recorded the last store to each page
+//! (`State::lasting`), and a frame that the engine discards has no user (`Storage::free`).
 
 use crate::{
     explore::{explore, thread},
@@ -158,7 +158,8 @@ fn page_is_dirty_until_its_stores_are_persistent() {
                 for number in 1..4u64 {
                     scene.process.store(&mut cpu, page(number % 2), number).unwrap();
                     file.mapping().write_back((0..PAGES as u64).into()).unwrap();
-                    // This holds even if another task had already begun to write the page back.
+                    // The last store is persistent even if another task had already begun to write the page
+                    // back.
                     assert_eq!(storage.state.lasting[number as usize % 2].load(SeqCst), number);
                 }
             });

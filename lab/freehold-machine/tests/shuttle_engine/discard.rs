@@ -1,9 +1,9 @@
 //! MADV_DONTNEED and guard pages concurrent with each other, munmap and faults (C-4, C-61).
 //!
-//! The engine's side is `call/madvise/pages.rs` and `guard.rs` beside it. After a discard has returned, no
-//! CPU reads the old page, even if another call cleared the entry and has not flushed it yet. Each scenario
-//! therefore loads through a CPU that has the old translation (`Scene::acquainted`). Page tables that a
-//! discard frees are tested in `reclaim.rs`, huge pages in `huge.rs`.
+//! The code under test is `call/madvise/pages.rs` and `guard.rs` beside it. After a discard has returned, no
+//! CPU reads the old page, even if another call has cleared the entry and has not yet flushed the TLBs. Each
+//! scenario therefore loads through a CPU that has the old translation (`Scene::acquainted`). Page tables
+//! that a discard frees are tested in `reclaim.rs`, huge pages in `huge.rs`.
 
 use crate::{
     explore::{explore, thread},

@@ -1,9 +1,9 @@
 //! Clean unused pages are dropped from the cache of a file while other tasks begin to use them (C-26, C-37).
 //!
-//! The engine's side is `file/change/drop_clean.rs`. No store is lost, and no task keeps a page that the file
-//! has dropped: two processes that map the file always see one page. [`Store`] is the backing store of the
-//! files; `file_moves.rs` uses it too, with [`open_on`], [`map_file`] and [`words`]. In contrast to the files
-//! of `files.rs`, these files have a backing store, so clean pages can be read again.
+//! The code under test is `file/change/drop_clean.rs`. No store is lost, and no task keeps a page that the
+//! file has dropped: two processes that map the file always see one page. [`Store`] is the backing store of
+//! the files; `file_moves.rs` uses it too, with [`open_on`], [`map_file`] and [`words`]. In contrast to the
+//! files of `files.rs`, these files have a backing store, so clean pages can be read again.
 
 use crate::{
     explore::{explore, thread},

@@ -1,10 +1,10 @@
 //! Memory failures, and operations on all entries of a page, concurrent with programs (C-27).
 //!
-//! The engine's side is `rmap/failure.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
+//! The code under test is `rmap/failure.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
 //! that the engine has taken out of use. A store is present in memory, written back to the disk, or reported
-//! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk: `write_back` must
-//! have written every store made before the call, and the words on the disk decide. `end` checks that exactly
-//! the failed frames are missing at the end.
+//! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk: the scenarios check
+//! in its words that `write_back` has written every store made before the call. `end` checks that exactly the
+//! failed frames are missing at the end.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -145,8 +145,8 @@ fn memory_failure_concurrent_with_fork_store_and_munmap() {
         });
         let mut cpu = scene.machine.cpu(2);
         // A copy that was made before the failure is another page and is kept. A process that maps the failed
-        // page has lost it. The child has lost its store if it stored to the failed page itself, as the last
-        // user of that page.
+        // page has lost it. The child has lost its store if the store went to the failed page itself, because
+        // the child was the last user of that page.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);

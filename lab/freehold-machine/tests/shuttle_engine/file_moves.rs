@@ -2,8 +2,8 @@
 //!
 //! A migration (`rmap/migrate.rs` in `freehold`) replaces the frame of a page in the cache and in every
 //! mapping. Each concurrent operation must find the page with its contents, in the old or in the new frame.
-//! The disk ([`Store`]) and the helpers are those of `drop_clean.rs`; the words on the disk and in the file
-//! decide. Migrations of anonymous pages are in `rmap.rs`.
+//! The disk ([`Store`]) and the helpers are those of `drop_clean.rs`. The scenarios check the words on the
+//! disk and in the file. Migrations of anonymous pages are in `rmap.rs`.
 
 use crate::{
     drop_clean::{Store, map_file, open, open_on, words},

@@ -1,9 +1,10 @@
 //! A file that two processes map: truncation and hole punching concurrent with faults and munmap (C-26).
 //!
-//! The engine's side is `file/change/truncate.rs`, and `file/cache/radix.rs` for the page index. An access
+//! The code under test is `file/change/truncate.rs`, and `file/cache/radix.rs` for the page index. An access
 //! finds data or raises a bus error. No page leaks, and no page is mapped after it left the file. [`file`]
-//! and [`map_file`] are the files of most other scenarios: memory without a backing store. Four spaces share
-//! a file in `files_shared.rs`; files with a backing store are in `drop_clean.rs`.
+//! creates the files of most other scenarios, and [`map_file`] maps them; these files are shared memory,
+//! without a backing store. Four spaces share a file in `files_shared.rs`; files with a backing store are in
+//! `drop_clean.rs`.
 
 use crate::{
     explore::{explore, thread},

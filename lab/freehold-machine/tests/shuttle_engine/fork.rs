@@ -1,10 +1,10 @@
 //! fork concurrent with faults, munmap and other forks (C-21): the child has the memory of the parent at one
 //! moment.
 //!
-//! The engine's side is `call/fork.rs`. Other threads store, fault, map or unmap while one forks. The pages
+//! The code under test is `call/fork.rs`. Other threads store, fault, map or unmap while one forks. The pages
 //! of the child may have old or new values, but only a combination that the parent had at some moment: a
-//! child with a later store also has every earlier store. Probes, range writers and huge pages have their own
-//! forks in the files of these names.
+//! child with a later store also has every earlier store. Forks concurrent with probes, range writers and
+//! huge pages are in the files of these names.
 
 use crate::{
     explore::{explore, thread},

@@ -1,9 +1,9 @@
 //! Huge pages of pools, in two and three processes that fault, share page tables, unshare them, and remove
 //! pages.
 //!
-//! The engine's side is `hugetlb/`, and `fill_huge.rs` and `protect.rs` of `uffd/`. Two VMAs share a PMD
-//! table if they map the same aligned GiB of a file ([`SPAN`]); `sharing` sets up two processes that do. A
-//! process stops sharing (unshares) for example when its VMA changes, or when a hole is punched.
+//! The code under test is `hugetlb/`, and `fill_huge.rs` and `protect.rs` of `uffd/`. Two VMAs share a PMD
+//! table if they map the same aligned GiB of a file ([`SPAN`]); `sharing` sets up two processes that share a
+//! table. A process stops sharing (unshares) for example when its VMA changes, or when a hole is punched.
 //! `explore_both` runs each scenario with both designs of the hugetlb locks, and checks at the end that the
 //! pool has its initial counts: no page and no reservation is lost. Add scenarios with few huge pages and a
 //! small share, because each huge page adds the counts of 512 frames to a schedule.
@@ -74,8 +74,8 @@ fn at(page: u64) -> u64 {
     BASE + page * HUGE
 }
 
-/// Returns a file, and a second process that shares one page table for it with the first. Page n contains n +
-/// 1. The returned CPU has cached translations of the first process.
+/// Returns a file, and a second process that shares a page table of the file with the first process. The
+/// value in page `n` is one more than `n`. The returned CPU has cached translations of the first process.
 fn sharing(scene: &Scene, pages: u64) -> (Open, Process, Vcpu) {
     let (file, other) = (open(scene), scene.another());
     let mut cpu = scene.machine.cpu(OLD);
@@ -198,7 +198,7 @@ fn c12_vma_split_concurrent_with_faults() {
 }
 
 /// C-13, C-15: all sharers of a table unshare it concurrently while another process begins to share it. The
-/// last one frees the table, and no CPU walks the table afterwards.
+/// last sharer frees the table, and no CPU walks the table afterwards.
 #[test]
 fn c13_c15_all_sharers_leave_a_table() {
     explore_both("huge pages: all sharers leave a table", 8, 1, |scene| {

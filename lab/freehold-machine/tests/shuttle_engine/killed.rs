@@ -24,7 +24,7 @@ use std::sync::{
 };
 
 /// Number of calls of one scenario that were killed, over all its schedules. A scenario in which no call was
-/// killed tests nothing, so it is explored until one was.
+/// killed tests nothing, so each scenario is explored until a call was killed.
 type Ended = Arc<AtomicU64>;
 
 /// Explores `attempt` with a fatal signal at the second wait of its thread, and then at the first. Two other

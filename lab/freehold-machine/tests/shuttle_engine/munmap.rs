@@ -1,6 +1,6 @@
 //! munmap concurrent with faults, other munmaps and new mappings (C-3).
 //!
-//! The engine's side is `call/munmap.rs` and `space/change/unmap.rs`. After a munmap has returned, no entry
+//! The code under test is `call/munmap.rs` and `space/change/unmap.rs`. After a munmap has returned, no entry
 //! may appear in its range, and every frame and table is freed. The ranges share page tables with neighbours
 //! that other threads use, and closing ranges overlap new mappings. `Scene::assert_unmapped` checks the range
 //! through a CPU with old translations, and `Scene::assert_empty` the tables.

@@ -35,7 +35,7 @@ fn c56_transfer_never_sees_stores_of_the_other_process() {
                     assert!([value(0), 2].contains(&seen), "{seen} is a store of the other process");
                 });
                 // The second store is made by the last process that maps the page. The transfer may still
-                // hold a reference to it.
+                // hold a reference to the page.
                 scope.spawn(|| {
                     let mut cpu = scene.machine.cpu(0);
                     read.store(&mut cpu, page(0), 2u64).unwrap();

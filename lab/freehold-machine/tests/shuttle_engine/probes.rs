@@ -1,7 +1,7 @@
 //! Probes (breakpoints in the pages of a file) are added and removed concurrently with calls on processes
 //! that map the file as text.
 //!
-//! The engine's side is `uprobe/`. Every process sees the breakpoint after the probe was added, and no
+//! The code under test is `uprobe/`. Every process sees the breakpoint after the probe was added, and no
 //! process sees it after the probe was removed; `assert_shows` checks both, and that `probe_at` finds the
 //! probe. The file itself never contains the breakpoint (`end` checks that), and no store to a process's
 //! private copy is lost. Forced stores are those of a debugger.
@@ -294,7 +294,7 @@ fn c68_mremap_concurrent_with_probe_changes() {
             scope.spawn(|| add(&file));
             scope.spawn(|| {
                 // In the parent, the page moves and moves back. In the child, the mapping shrinks and grows
-                // again. Afterwards each has the page exactly once.
+                // again. Afterwards each process maps the page exactly once.
                 let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
                 scene.process.mremap(page(1), PAGE, PAGE, flags, page(5)).unwrap();
                 scene.process.mremap(page(5), PAGE, PAGE, flags, page(1)).unwrap();

@@ -1,10 +1,10 @@
 //! Range writers (`docs/guide/ranges.md`): every pair of changes on adjacent, overlapping and separate
 //! ranges, concurrent with faults, fork, exit, truncation and migration.
 //!
-//! The engine's side is `space/claim.rs`, `space/range_writer.rs` and `call/`. [`DESIGNS`] has all values of
-//! [`Write`]. A pair of changes is two threads that call `change`; a third calls `beside`. A change may fail
-//! only with an error that some moment of the run explains. An access must find a value that was stored at
-//! some time (`legal`). Nothing may leak. To cover another call, add a variant to [`Change`] and to
+//! The code under test is `space/claim.rs`, `space/range_writer.rs` and `call/`. [`DESIGNS`] has all values
+//! of [`Write`]. A pair of changes is two threads that call `change`; a third calls `beside`. A change may
+//! fail only with an error that some moment of the run explains. An access must find a value that was stored
+//! at some time (`legal`). Nothing may leak. To cover another call, add a variant to [`Change`] and to
 //! [`CHANGES`]. `linear.rs` compares results with a sequential order.
 
 use crate::{

@@ -34,7 +34,8 @@ fn filled(locking: Locking) -> Scene {
     filled_as(Scene::new(locking), ANON)
 }
 
-/// Maps memory under two tables, and stores to two pages of the first table 1000 plus their number.
+/// Maps memory under two tables, and stores 1000 plus the page number to each of two pages of the first
+/// table.
 fn filled_as(scene: Scene, flags: MapFlags) -> Scene {
     map(&scene.process, 0..2 * TABLE, flags);
     let mut cpu = scene.machine.cpu(OLD);

@@ -21,7 +21,7 @@ fn c19_lookup_never_returns_a_vma_of_another_space() {
         let spaces = [(&scene.process, 1), (&other, 2)];
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The slab gives a VMA that one space has freed to the other space next.
+                // Each space gets from the slab the VMA that the other space has just freed.
                 let mut cpu = scene.machine.cpu(4);
                 for _ in 0..2 {
                     for (space, mark) in spaces {

@@ -1,7 +1,7 @@
 //! The end of System V segments (C-71): while one call destroys a segment, another task attaches it or is
 //! refused.
 //!
-//! The engine's side is `file/kinds/segment.rs` and `call/shm.rs`. A segment that is marked as removed is
+//! The code under test is `file/kinds/segment.rs` and `call/shm.rs`. A segment that is marked as removed is
 //! destroyed with its last attachment, and no task attaches a destroyed segment. The scenario accepts two
 //! results: the attach succeeds and the remapping too, or both fail. The sequential rules are tested in
 //! `engine/freehold/tests`, module `shm`.

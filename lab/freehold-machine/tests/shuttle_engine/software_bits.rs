@@ -1,10 +1,10 @@
 //! Hardware that leaves accessed and dirty bits to software, with concurrent calls that clear the bits or
 //! remove the entry.
 //!
-//! The machine uses the format [`SoftwareBits`], so an access through an entry without the bit faults, and
-//! the engine sets the bit (`fault/present.rs`). The fault sets a bit only in an entry that is still there
-//! and permits the access. A bit in a wrong entry would show as a wrong value, or as a frame that leaks. The
-//! helpers of `scene.rs` use the other format, so this file builds its own machine.
+//! The machine uses the format [`SoftwareBits`], so an access faults if the entry lacks a bit that the access
+//! needs, and the engine sets that bit (`fault/present.rs`). The fault sets a bit only in an entry that is
+//! still there and permits the access. A bit in a wrong entry would show as a wrong value, or as a frame that
+//! leaks. The helpers of `scene.rs` use the other format, so this file builds its own machine.
 
 use crate::{
     explore::{explore, thread},

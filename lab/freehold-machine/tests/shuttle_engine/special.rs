@@ -1,8 +1,8 @@
 //! Mappings with hooks of the embedder: frames that are revoked concurrently with faults that request them,
 //! hooks that fail concurrently with other faults, and VMAs that are closed exactly once (C-30, C-31).
 //!
-//! The engine's side is `file/kinds/special.rs`, `fault/special.rs` and `file/change/revoke.rs`. [`Board`] is
-//! a device whose two banks of frames replace each other. After `Handle::switch`, the old bank contains
+//! The code under test is `file/kinds/special.rs`, `fault/special.rs` and `file/change/revoke.rs`. [`Board`]
+//! is a device whose two banks of frames replace each other. After `Handle::switch`, the old bank contains
 //! [`GONE`]; `look` fails if a task still reads it. The board counts VMAs that were opened and closed, and
 //! `end` requires that none is left.
 
@@ -186,7 +186,7 @@ fn end(scene: Scene, board: Handle) {
 }
 
 /// Runs `name`: a switch of the bank, concurrent with faults and fork. If `whole` is true, mmap maps all
-/// frames at once, and is concurrent too.
+/// frames at once, and this call also runs concurrently.
 fn taken_back(name: &'static str, whole: bool) {
     explore(name, 60, move |locking| {
         let scene = Scene::new(locking);

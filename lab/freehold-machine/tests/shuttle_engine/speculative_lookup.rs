@@ -1,7 +1,7 @@
 //! Lookups of VMAs without a lock, or with one VMA lock, concurrent with changes of the VMAs (C-70).
 //!
-//! The engine's side is `space/speculate.rs`, `space/vma_lock.rs`, `report/query.rs` and `report/maps.rs`. A
-//! lookup without a lock sees the state of one moment: it never combines fields from before and after a
+//! The code under test is `space/speculate.rs`, `space/vma_lock.rs`, `report/query.rs` and `report/maps.rs`.
+//! A lookup without a lock sees the state of one moment: it never combines fields from before and after a
 //! change. Queries and the lines of maps, which look up one VMA after another, never show a gap that did not
 //! exist. Lookups that meet a reused VMA are in `reuse.rs`.
 
@@ -27,8 +27,8 @@ fn c70_lock_free_lookup_sees_one_moment() {
         map(process, 0..2, ANON);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // First another VMA replaces a part of the first one at the same address, perhaps in the
-                // memory of a freed VMA. Then the rest changes its protection and is unmapped.
+                // Another VMA, perhaps in the memory of a freed VMA, replaces a part of the VMA at the same
+                // address. Then the remaining part changes its protection and is unmapped.
                 process
                     .mmap(page(0), PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), PAGE)
                     .unwrap();

@@ -3,8 +3,9 @@
 //!
 //! A fault below a stack grows its VMA, and so changes the tree without a system call (`fault/stack.rs` in
 //! `freehold`). The scenarios run growth concurrently with a munmap of the range below or of the stack
-//! itself, with lookups, and with a mapping below. One moves a stack as exec does (`call/stack_move.rs`).
-//! Afterwards the stack must have all its pages, and no other page may have been removed or replaced.
+//! itself, with lookups, and with a mapping below. One scenario moves a stack as exec does
+//! (`call/stack_move.rs`). Afterwards the stack must have all its pages, and no other page may have been
+//! removed or replaced.
 
 use crate::{
     explore::{explore, thread},

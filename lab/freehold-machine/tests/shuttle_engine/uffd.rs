@@ -1,7 +1,7 @@
 //! userfaultfd: faults that wait for a pager, and the pager's calls, concurrent with all other calls (C-25,
 //! C-48, C-50, C-53, C-54).
 //!
-//! The engine's side is `uffd/`. No wakeup is lost: the checker reports a task that is never woken as a
+//! The code under test is `uffd/`. No wakeup is lost: the checker reports a task that is never woken as a
 //! deadlock, so the scenarios need no timeouts. No task waits for an event that cannot occur, and the calls
 //! of the pager have an allowed result. Scenarios with waiting faults run the pager, [`serve`], in a thread
 //! of its own. Scenarios about the calls alone use the feature SIGBUS, with which a fault fails instead of

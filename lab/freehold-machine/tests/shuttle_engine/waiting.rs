@@ -1,9 +1,9 @@
 //! A file whose reads take long: a fault that waits for a read holds no lock that another task needs.
 //!
-//! The engine's side is `fault/file.rs` and `file/fill.rs`. The disk ([`Slow`]) answers a read only when the
-//! scenario calls `answer`. In the meantime, another thread changes the mapping, the space or the file. If
-//! the fault held a lock that such a change needs, the checker would report a deadlock. After the wait, the
-//! fault must see the changed state.
+//! The code under test is `fault/file.rs` and `file/fill.rs`. The disk ([`Slow`]) answers a read only when
+//! the scenario calls `answer`. In the meantime, another thread changes the mapping, the space or the file.
+//! If the fault held a lock that such a change needs, the checker would report a deadlock. After the wait,
+//! the fault must see the changed state.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -21,11 +21,11 @@ use freehold_machine::{Machine, Process, Task};
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::Arc;
 
-/// States of the disk: reads wait.
+/// State of the disk in which reads wait.
 const CLOSED: u64 = 0;
-/// Reads succeed.
+/// State of the disk in which reads succeed.
 const OPEN: u64 = 1;
-/// Reads fail.
+/// State of the disk in which reads fail.
 const BROKEN: u64 = 2;
 
 /// A disk that answers a read only on command. The first word of each page is 7.
