@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, Ordering::
 use std::thread;
 use std::time::Instant;
 
-/// Number of rounds of a short measurement. Longer ones use a part or a multiple of this.
+/// Number of rounds of most measurements. Other measurements use a fraction or a multiple of this number.
 const ROUNDS: usize = 400;
 /// Number of lines that pass together from one processor to the other. This number of lines fits into any
 /// first-level cache.
@@ -248,7 +248,8 @@ fn interrupts() -> (f64, f64) {
                 away.push((now - last).as_nanos() as f64);
                 last = now;
             }
-            // An interrupt makes an interval long. Keeps only the longest intervals, one for each interrupt.
+            // Each interrupt lengthens one interval, so only as many of the longest intervals are kept as
+            // there were interrupts.
             away.sort_by(|a, b| b.total_cmp(a));
             let usual = middle(away.clone());
             away.truncate(INTERRUPTS * ROUNDS);
@@ -287,8 +288,8 @@ fn passed_on() -> f64 {
     })
 }
 
-/// Lets two threads, on these two processors, wake each other in alternation. Returns the time of a call that
-/// wakes, and the time from one wake-up to the next.
+/// Lets two threads, on these two processors, wake each other alternately. Returns the time of a call that
+/// wakes the other thread, and the time from one wake-up to the next.
 fn hand_over(cpus: [usize; 2]) -> (f64, f64) {
     let turn = AtomicUsize::new(0);
     let (mut wakes, mut whole) = (Vec::new(), Vec::new());

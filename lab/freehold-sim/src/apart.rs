@@ -1,11 +1,11 @@
 //! Equal addresses in every process, as far as the results of runs depend on them.
 //!
-//! The simulation charges for cache lines, and an address decides which line a word is on. A program that
-//! must print the same figures each time therefore uses [`Apart`] as its global allocator, and calls
+//! The simulation charges for cache lines, and the address of a word determines its cache line. A program
+//! that must print the same figures each time therefore uses [`Apart`] as its global allocator, and calls
 //! [`same_addresses`] first. Such programs are `tests/sim_engine/` of `freehold-machine`, and the tests and
 //! the example `simulate` of `freehold-reproduce`; the example `coverage` of `freehold-machine` uses only the
-//! allocator. Without the two a run is still correct, but its figures vary from process to process. Two
-//! objects must never share a line.
+//! allocator. Without the allocator and that call, a run is still correct, but its figures vary from process
+//! to process. Two objects must never share a line.
 #![expect(unsafe_code, reason = "an allocator, and a call of the host")]
 
 use crate::line::LINE;

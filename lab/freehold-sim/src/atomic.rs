@@ -4,7 +4,8 @@
 //! Under `cfg(sim)`, `freehold-sync` uses these types as the atomics of all crates. Size, alignment and
 //! representation are those of the types of `core`, so that a record has the same layout in every build. Each
 //! operation first calls `access` of `run.rs`, which charges the time and lets tasks with an earlier clock
-//! run, and then makes the real access. No other task runs between the two, so an operation stays atomic.
+//! run, and then makes the real access. No other task runs between `access` and the real access, so an
+//! operation stays atomic.
 //!
 //! A new operation must call `access` like the others. It also needs `#[track_caller]`, because a report
 //! names the place of the caller.

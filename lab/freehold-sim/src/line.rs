@@ -7,9 +7,9 @@
 //! | shared | none | all processors that have read it since | a write: changed by the writer |
 //!
 //! Exclusive transfers of a line follow one another. A processor that needs the line while it is in transit
-//! waits in its queue, and makes its access when the line has arrived there. The processor that has the line
-//! keeps it for a moment ([`LineCosts::hold`]), so that a failed compare-and-exchange can be repeated at
-//! once. Copies of an unchanged line are transferred concurrently.
+//! waits in its queue, and makes its access when the line has arrived at that processor. The processor that
+//! has the line keeps it for a moment ([`LineCosts::hold`]), so that a failed compare-and-exchange can be
+//! repeated at once. Copies of an unchanged line are transferred concurrently.
 //!
 //! `world.rs` calls [`Line::request`] for each access, and [`Line::arrive`] when an exclusive transfer ends.
 //! Times are picoseconds. `tests/main.rs` calculates the times of small programs, so a changed rule fails
@@ -308,7 +308,8 @@ impl Line {
         }
     }
 
-    /// Returns the transfer that brings the line to `cpu`, which does not have it, or not exclusively.
+    /// Returns the transfer that brings the line to `cpu`, which does not have the line, or does not have it
+    /// exclusively.
     fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Way {
         let costs: &LineCosts = &machine.line;
         if let Some(owner) = self.owner.map(usize::from) {

@@ -3,8 +3,8 @@
 //! A file in `machines/` (TOML) describes a machine with the source of every figure. [`Machine::named`]
 //! parses the file, [`Machine::changed`] parses it with some figures replaced, for experiments. `run.rs`
 //! takes a machine, `line.rs` computes the cost of each access from [`LineCosts`] and the [`Distance`] of
-//! processors. In a file, times are nanoseconds; inside, clocks count picoseconds. A machine does not change
-//! during a run.
+//! processors. Times in a file are in nanoseconds; the clocks of a run count picoseconds. A machine does not
+//! change during a run.
 //!
 //! A new machine needs a file, an entry in [`MACHINES`], one in the list of `tests/main.rs`, and a row in
 //! `docs/reference/simulation.md`. A new figure needs a default, or a line in every file.
@@ -159,7 +159,7 @@ pub struct LineCosts {
     /// Invalidating copies if one is in another socket.
     pub upgrade_remote: Span,
     /// Time for which a processor that has changed a line keeps the line from processors that wait for it.
-    /// Varies randomly from half of this to one and a half times this.
+    /// The actual time varies randomly from 0.5 to 1.5 times this figure.
     pub hold: Span,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`run`] starts the tasks as coroutines on the calling thread, and always resumes the task that `world.rs`
 //! names: the one on the processor with the lowest clock. A task calls [`step`] before each shared access.
-//! That call charges the time, and first suspends the task if another one is due earlier ([`give_way`]).
+//! That call charges the time, and first suspends the task if another task is due earlier ([`give_way`]).
 //!
 //! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to the state
 //! may be held across a switch. Work of the simulation itself is between the marks of `trace.rs`
@@ -178,8 +178,8 @@ pub(crate) fn access(address: usize, kind: Kind, place: &'static Location<'stati
     }
 }
 
-/// Makes an access to a field that is not atomic. Takes time like another access if the processor does not
-/// have the line.
+/// Makes an access to a field that is not atomic. Takes as long as an atomic access if the processor does not
+/// have the line, and otherwise no time.
 pub(crate) fn plain(address: usize, kind: Kind, place: &'static Location<'static>) {
     let _own = Within::simulation();
     if look(|world| world.has(address, kind)) == Some(false) {

@@ -1,9 +1,10 @@
 //! Operations of a task other than accesses: waiting, and spending time.
 //!
 //! The host of the simulation (`host_sim/` of `freehold-machine`) and the experiments call these functions.
-//! Each is one step of the task: `run.rs` first lets tasks with an earlier clock run, and `world.rs` does the
-//! work. Functions that only read the state ([`now_ns`], [`cpu`]) or mark it ([`keep`]) are no step and take
-//! no time. Outside a run, operations do nothing, and functions that return an `Option` return `None`.
+//! Each call is one step of the task: `run.rs` first lets tasks with an earlier clock run, and
+//! `world.rs` does the work. Functions that only read the state ([`now_ns`], [`cpu`]) or mark it ([`keep`])
+//! are no step and take no time. Outside a run, operations do nothing, and functions that return an `Option`
+//! return `None`.
 //!
 //! The cost of a new operation must be a figure in `machine.rs`, so that the file of each machine states its
 //! value.

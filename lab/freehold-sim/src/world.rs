@@ -117,7 +117,7 @@ pub struct World {
     sleepers: HashMap<usize, VecDeque<TaskId>>,
     /// The tasks that sleep until a time.
     timers: BinaryHeap<Reverse<(u64, TaskId)>>,
-    /// The times at which each socket's memory is free.
+    /// For each socket, the time at which its memory becomes free.
     memory: Vec<u64>,
     random: Pcg32,
     /// A buffer for the grants of one access.
