@@ -230,7 +230,7 @@ pub extern "C" fn fh_engine() -> *mut Engine<Kernel> {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fh_space(engine: *mut Engine<Kernel>) -> *mut Space {
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes an engine that `fh_engine` returned and that has not ended.
     let engine = unsafe { lent(engine) };
     Space::new(&engine, &SpaceConfig::new())
         .map_or(core::ptr::null_mut(), |new| Counted::into_raw(new).as_ptr())
@@ -238,13 +238,13 @@ pub unsafe extern "C" fn fh_space(engine: *mut Engine<Kernel>) -> *mut Space {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fh_space_end(space: *mut Space) {
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes a space that `fh_space` or `fh_fork` returned and that has not ended.
     drop(ManuallyDrop::into_inner(unsafe { lent(space) }));
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fh_file(engine: *mut Engine<Kernel>, store: u64, bytes: u64) -> *mut File<Kernel> {
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes an engine that `fh_engine` returned and that has not ended.
     let engine = unsafe { lent(engine) };
     let file = Mapping::new(&*engine, Store(store), bytes, false)
         .and_then(|mapping| File::new(&mapping, FileAccess::READ_WRITE, "file"));
@@ -253,7 +253,7 @@ pub unsafe extern "C" fn fh_file(engine: *mut Engine<Kernel>, store: u64, bytes:
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fh_file_end(file: *mut File<Kernel>) {
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes a file that `fh_file` returned and that has not ended.
     drop(ManuallyDrop::into_inner(unsafe { lent(file) }));
 }
 
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn fh_mmap(
     offset: u64,
 ) -> i64 {
     let (rights, flags) = (Prot::from_bits_retain(rights & 7), MapFlags::from_bits_retain(rights >> 3));
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes null or a file that `fh_file` returned and that has not ended.
     let file = (!file.is_null()).then(|| unsafe { lent(file) });
     number(space.mmap(at, len, rights, flags, file.as_deref(), offset))
 }
@@ -329,7 +329,7 @@ pub extern "C" fn fh_fault(space: &Space, at: u64, write: bool, exec: bool) -> i
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fh_trim(engine: *mut Engine<Kernel>, pages: u64) -> u64 {
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes an engine that `fh_engine` returned and that has not ended.
     let engine = unsafe { lent(engine) };
     let dropped = engine.drop_clean(pages);
     engine.trim();
