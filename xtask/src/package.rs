@@ -9,11 +9,12 @@
 //! 3. A project that uses the atomics of `freehold-sim` is checked, because the embedder does not need that
 //!    package.
 //!
-//! cargo itself could build the packages too. It unpacks them into a cache that it does not refresh if a
-//! package changes and keeps its version, so the result would be that of an earlier state of the crates.
+//! cargo could also build the packages itself. But cargo unpacks packages into a cache, and does not refresh
+//! this cache if a package changes and keeps its version. The result could then be that of an earlier state
+//! of the crates.
 //!
-//! A new published crate belongs in [`PUBLISHED`], after its dependencies. Needs `tar`, and a registry for the
-//! few dependencies of the packages. Works in a tree with changes that are not committed.
+//! A new published crate belongs in [`PUBLISHED`], after its dependencies. The chore needs `tar`, and a
+//! registry for the few dependencies of the packages. It works in a tree with changes that are not committed.
 
 use std::{
     fs, io,

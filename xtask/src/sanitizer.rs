@@ -2,8 +2,8 @@
 //! leaked when a test program ends.
 //!
 //! The suites need a nightly toolchain. Of all other checks, only the fuzzer needs one. The standard library
-//! is the one of the toolchain, without the sanitizer: accesses of its own code to freed memory are not
-//! detected, and those of the engine's code are.
+//! is that of the toolchain, built without the sanitizer. Accesses to freed memory are therefore detected in
+//! the engine's code, and not in the standard library's own code.
 
 use std::{env, process::Command};
 
@@ -25,8 +25,8 @@ const LEAKS: &str = "xtask/leaks.supp";
 /// The target. It is given explicitly, because build scripts and macros must not be built with the sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Runs the suites, or the tests that `words` select, which are passed to cargo. Without a nightly toolchain,
-/// prints a message and succeeds.
+/// Runs the suites, or only the tests that `words` select; `words` are passed to cargo. Without a nightly
+/// toolchain, prints a message and succeeds.
 ///
 /// # Errors
 ///
