@@ -2,9 +2,10 @@
 //! the engine has.
 //!
 //! `cargo bench --bench engine`. The subjects and their operations are in `src/`; this file repeats and times
-//! them. Two threads work in one address space. The figure is the time until both have finished, divided by
-//! the number of operations of one thread. Quote only ratios within one run, because machines are noisy.
-//! `docs/performance.md` has the recorded figures; `instructions.rs` counts instructions, which vary less.
+//! them. Two threads work in one address space. The figure is the time until both threads have finished,
+//! divided by the number of operations of one thread. Quote only ratios within one run, because machines are
+//! noisy. `docs/performance.md` has the recorded figures; `instructions.rs` counts instructions, which vary
+//! less.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use freehold::fault::Access;

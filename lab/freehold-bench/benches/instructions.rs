@@ -27,7 +27,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 /// Number of counted operations. A figure is the mean of these operations.
 const TIMES: u64 = 2_000;
-/// Number of operations before the counted ones.
+/// Number of operations before the counted operations.
 const WARM: u64 = 200;
 /// Number of pages for figures per page.
 const PAGES: u64 = 1 << 14;

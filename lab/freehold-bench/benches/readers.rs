@@ -1,8 +1,8 @@
 //! Readers of reports and holders of pins: how long they delay other tasks, and what they cost.
 //!
 //! `cargo bench --bench readers`. A reader repeatedly reads the list of VMAs (`maps`) while a writer maps and
-//! unmaps pages; the writer's percentiles show the delay. Then pins are measured per page, and reading a VMA
-//! with and without its lock. The engine's memory is phantom (`src/engine.rs`). Compared measurements
+//! unmaps pages; the writer's percentiles show the delay. Then the bench measures pins per page, and reads of
+//! a VMA with and without its lock. The engine's memory is phantom (`src/engine.rs`). Compared measurements
 //! alternate in one run. The figures of the host kernel are for calls that do the same work; they include the
 //! system call itself, and the memory is real. Compare only the change that the reader causes on each side.
 
@@ -64,7 +64,7 @@ struct Row {
     passes: u64,
 }
 
-/// A function that changes an address space, and one that reports on that address space.
+/// A function that changes an address space, and a function that reports on that address space.
 struct Pair {
     change: Box<dyn Fn() + Sync>,
     report: Box<dyn Fn() + Sync>,
@@ -155,7 +155,7 @@ fn per_page(pages: usize, mut f: impl FnMut()) -> f64 {
     best.min().expect("rounds").as_nanos() as f64 / pages as f64
 }
 
-/// Measures and prints pinning `pages` present pages, with the fast call and the slow one.
+/// Measures and prints pinning `pages` present pages, with the fast call and the slow call.
 fn pins(pages: usize) {
     let process = process();
     let at = process.mmap(0, pages as u64 * PAGE, RW, ANON, None, 0).expect("room");

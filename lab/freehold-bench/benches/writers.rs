@@ -1,4 +1,4 @@
-//! Threads that change one address space at separate places: two threads compared with one.
+//! Threads that change one address space at separate places: two threads compared with one thread.
 //!
 //! ```text
 //! cargo bench --bench writers              prints the table
@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(MapFlags::NORESERVE);
-/// Number of areas of the process in addition to those that threads map. Also the number of areas at the
+/// Number of areas of the process in addition to the areas that threads map. Also the number of areas at the
 /// place of each thread.
 const AREAS: u64 = 500;
 /// Distance of the places of two threads. Each place has its own upper-level tables.
@@ -115,7 +115,7 @@ impl Side {
                 }
                 fixed(&space, place + OWN, RW);
             }
-            // An area at the end of the arena of each thread, including this one.
+            // Maps an area at the end of the arena of each thread, including the arena of this thread.
             for number in 0..4 {
                 fixed(&space, STRETCHES - number * STRETCH - 8 * PAGE, Prot::READ);
             }

@@ -54,7 +54,7 @@ unsafe impl Host for OneThread {
 pub const SIZES: [u64; 3] = [10, 1_000, 65_530];
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Entries are `STRIDE` apart below `TOP`: six pages, then a hole of four.
+/// Entries are `STRIDE` apart below `TOP`: six pages, then a hole of four pages.
 const STRIDE: u64 = 10 * PAGE;
 /// Bytes of an entry.
 const LEN: u64 = 6 * PAGE;
@@ -106,8 +106,8 @@ impl<const SLOTS: usize> Subject for Freehold<SLOTS> {
     }
 }
 
-/// A `BTreeMap` of entries by start. Without an augmented tree, the gap search has to walk down from the top.
-/// The first hole satisfies the request only if the workload made one that is large enough.
+/// A `BTreeMap` of entries by start. Without an augmented tree, the gap search has to walk down from the top
+/// until a hole is large enough.
 pub struct Std(BTreeMap<u64, Entry>);
 
 impl Subject for Std {

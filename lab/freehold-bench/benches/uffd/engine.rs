@@ -3,8 +3,8 @@
 //! Implements [`Side`] with a process of the engine on backed memory. Each thread has an area that it fills
 //! and an area from which it moves pages; one further area is for faults. Only the areas that threads fill
 //! and the area for faults are registered. `host.rs` implements [`Side`] for the host kernel; `main.rs` runs
-//! both in alternating rounds. Sizes and calls must be those of `host.rs`, because the table compares the
-//! two.
+//! both in alternating rounds. Sizes and calls must be those of `host.rs`, because the table compares the two
+//! sides.
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
 use freehold::engine::{Config, Engine as Kernel};
