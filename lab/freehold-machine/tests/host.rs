@@ -317,7 +317,7 @@ fn rcu_reader_never_sees_a_freed_object() {
         });
         for _ in 0..MANY {
             let old = slot.swap(std::ptr::from_ref(new()).cast_mut(), SeqCst);
-            // SAFETY: the object is leaked. The swap unlinked it, so only this iteration defers it.
+            // SAFETY: the object is leaked. The swap unlinked the object, so no other iteration defers it.
             let head = unsafe { NonNull::from(&(*old).head) };
             // SAFETY: the head belongs to a leaked `Live`, which is deferred once.
             unsafe { Machine::rcu_defer(head, bury) };

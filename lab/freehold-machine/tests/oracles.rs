@@ -2,9 +2,9 @@
 //!
 //! An oracle of the machine (`src/oracle.rs`) panics when a kernel makes a mistake with frames, tables or
 //! flushes. Each test makes one mistake with the minimal kernel of `common`, and expects the panic with its
-//! message; the first test makes none. If an oracle were broken, every other test could still pass, so each
-//! new oracle needs a test here. Machines without `scan_on_free` ([`without_scan`]) let a mistake survive
-//! until a CPU uses the translation.
+//! message; the first test makes no mistake. If an oracle were broken, every other test could still pass, so
+//! each new oracle needs a test here. Machines without `scan_on_free` ([`without_scan`]) let a mistake
+//! survive until a CPU uses the translation.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -255,8 +255,8 @@ fn freeing_a_table_with_entries_is_detected() {
     });
 }
 
-/// Hazard C-13: a walk without a lock may still read a freed table, but cannot take its entries for valid
-/// ones.
+/// Hazard C-13: a walk without a lock may still read a freed table, but cannot mistake its entries for valid
+/// entries.
 #[test]
 #[should_panic(expected = "is no page table of this machine")]
 fn c13_following_an_entry_of_a_freed_table_is_detected() {

@@ -3,8 +3,8 @@
 //! A TLB of this machine (`src/tlb.rs`) keeps a stale translation until a flush (`src/mmu.rs`), as a real TLB
 //! may. The tests use the minimal kernel of `common`, which writes page table entries directly. A typical
 //! test changes an entry, shows that a CPU still uses the old translation, flushes, and shows that the CPU
-//! uses the new one. If stale translations were not kept, the tests of the engine could not detect a missing
-//! flush. Counts of walks and visits come from `Machine::stats`.
+//! uses the new translation. If stale translations were not kept, the tests of the engine could not detect a
+//! missing flush. Counts of walks and visits come from `Machine::stats`.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -101,7 +101,7 @@ fn walk_cache_keeps_a_table_until_tables_are_flushed() {
         let hidden = toy.map(AT + PAGE, RW);
         machine.write_frame(hidden, 0, &[7]);
         get(&mut cpu, &toy, AT);
-        // Another table replaces the first one, but the walk cache still has the first.
+        // Another table replaces the first table, but the walk cache still has the first table.
         let old = toy.clear(AT, Level::Pmd);
         let fresh = toy.map(AT + PAGE, RW);
         toy.flush(AT, AT + 2 * PAGE, false);
@@ -162,7 +162,7 @@ fn translations_of_spaces_are_separate() {
         assert_eq!(machine.stats().walks, walks, "the translations of both spaces stay cached");
         one.finish();
         assert_eq!(get(&mut cpu, &two, AT), 2);
-        // The next space may get the number of the first one, but none of its cached translations.
+        // The next space may get the number of the first space, but none of that space's cached translations.
         let three = Toy::new(&machine);
         assert!(faults(&mut cpu, &three, AT, Access::READ));
         two.finish();

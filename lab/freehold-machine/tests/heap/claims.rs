@@ -74,12 +74,12 @@ fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
 }
 
 /// Makes the changes of one thread, on pages from `first` on. In each change the first, second or third
-/// allocation fails, if the change makes that many. A change that failed is repeated. Returns the number of
-/// failed allocations.
+/// allocation fails, if the change makes so many allocations. A change that failed is repeated. Returns the
+/// number of failed allocations.
 fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
     let change_once = |round: u64| {
         let (at, kind) = (first + round * 7 % (4 * VMAS - 3 - first), round % 4);
-        // Frees unused VMAs and nodes, so that a change that needs one must allocate it.
+        // Frees unused VMAs and nodes, so that a change must allocate the VMAs and nodes that it needs.
         process.engine().trim();
         fail_heap_once(1 + round / 4 % 3);
         let done = change(process, kind, at);
@@ -150,8 +150,7 @@ fn c10_failed_allocations_do_not_disturb_other_threads() {
                         assert!(done, "memory has run out for another thread");
                     }
                 });
-                // These changes sometimes use the same ranges as the other thread, and otherwise adjacent
-                // ones.
+                // These changes use the same ranges as the other thread, or adjacent ranges.
                 let _over = Over(&over);
                 change_without_memory(process, 0, Effort::of(200, 1000, 20_000))
             })
@@ -159,7 +158,7 @@ fn c10_failed_allocations_do_not_disturb_other_threads() {
     }
 }
 
-/// Stops the other thread when this one ends or fails.
+/// Stops the other thread when this thread ends or fails.
 struct Over<'o>(&'o AtomicBool);
 
 impl Drop for Over<'_> {

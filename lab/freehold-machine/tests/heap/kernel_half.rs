@@ -7,7 +7,7 @@
 //! | test | how |
 //! | --- | --- |
 //! | `kernel_half_is_present_...` | [`life`]: creates, forks, changes and ends spaces while entries are added; with four and five levels of tables |
-//! | `failed_space_creation_frees_its_tables` | fails each heap allocation of the creation of a space in turn; therefore this file is in the program `heap` |
+//! | `failed_space_creation_frees_its_tables` | makes each heap allocation during the creation of a space fail in turn; therefore this file is in the program `heap` |
 //! | `freed_root_tables_are_empty` | allocates a freed root again |
 //! | `records_of_a_platform_have_documented_sizes` | checks other promises of `freehold::platform`: sizes, alignments, and that zero bytes are valid values |
 //!

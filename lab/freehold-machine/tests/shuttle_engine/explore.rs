@@ -1,10 +1,11 @@
 //! Runs a scenario on every design: once on threads, or with many schedules under the checker.
 //!
-//! All files of scenarios call these functions. They have two versions with the same names. Without a checker
-//! a scenario runs once per design. Under the checker (`cfg(shuttle)`) it runs with many schedules from two
-//! schedulers: random, and PCT with few preemptions. Effort and seed come from the environment (`main.rs`).
-//! The schedule and [`seed`] alone must determine what a scenario does; otherwise a failed schedule cannot be
-//! replayed. A scenario therefore must not use the time, addresses, or the order of a hash map.
+//! All files of scenarios call these functions. The functions have two versions with the same names. Without
+//! a checker a scenario runs once per design. Under the checker (`cfg(shuttle)`) it runs with many schedules
+//! from two schedulers: random, and PCT with few preemptions. Effort and seed come from the environment
+//! (`main.rs`). The schedule and [`seed`] alone must determine what a scenario does; otherwise a failed
+//! schedule cannot be replayed. A scenario therefore must not use the time, addresses, or the order of a hash
+//! map.
 
 pub(crate) use super::thread;
 #[cfg(shuttle)]
@@ -74,8 +75,9 @@ mod checker {
     /// A boxed scenario, so that the checker is compiled once for all scenarios.
     type Scenario = Arc<dyn Fn(Locking) + Send + Sync>;
 
-    /// Runs `scenario` on every design. Half of the schedules switch threads anywhere. The other half switch
-    /// at few places, so that a thread can run for long between two adjacent steps of another thread.
+    /// Runs `scenario` on every design. Half of the schedules switch threads anywhere. The other half
+    /// switches threads at few places, so that a thread can run for long between two adjacent steps of
+    /// another thread.
     pub fn explore(name: &str, share: usize, scenario: impl Fn(Locking) + Send + Sync + 'static) {
         explore_in(&Locking::ALL, name, share, scenario);
     }

@@ -451,8 +451,8 @@ fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
                 });
                 migration.join().unwrap()
             });
-            // After a failed migration the page is in its old frame, otherwise in the new one. If the cache
-            // has no page, neither frame may be mapped.
+            // After a failed migration the page is in its old frame, and otherwise in its new frame. If the
+            // cache has no page, neither frame may be mapped.
             let mut frames = vec![pfn];
             frames.extend(moved.ok());
             for pfn in frames {

@@ -1,9 +1,9 @@
 //! One file in four address spaces, whose VMAs are split and merged while pages are removed (C-26, C-37).
 //!
-//! While one thread truncates the file or punches a hole, others store, fork, split VMAs and unmap. The walk
-//! over all VMAs of the file (`file/change/unmap.rs` in `freehold`) must visit each mapped page exactly once.
-//! At the end no page beyond the end of the file may be mapped, and the counts of resident pages must be
-//! exact: a page that was visited twice is counted twice.
+//! While one thread truncates the file or punches a hole, other threads store, fork, split VMAs and unmap.
+//! The walk over all VMAs of the file (`file/change/unmap.rs` in `freehold`) must visit each mapped page
+//! exactly once. At the end no page beyond the end of the file may be mapped, and the counts of resident
+//! pages must be exact: a page that was visited twice is counted twice.
 
 use crate::{
     direct::Storage,
@@ -136,8 +136,8 @@ fn c37_hole_visits_each_page_once_despite_splits_and_moves() {
         }
         thread::scope(|scope| {
             scope.spawn(|| {
-                // The upper two pages are split off. They merge with the first page again, one after the
-                // other.
+                // The upper two pages are split off. The two pages merge with the first page again, one after
+                // the other.
                 scene.process.mprotect(page(1), 2 * PAGE, R).unwrap();
                 scene.process.mprotect(page(1), PAGE, RW).unwrap();
                 scene.process.mprotect(page(2), PAGE, RW).unwrap();

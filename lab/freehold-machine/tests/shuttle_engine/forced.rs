@@ -2,8 +2,9 @@
 //!
 //! The forced store (`AccessMode::Forced`) may find a page that must be copied, and its fault may then find
 //! no page. The page that the fault installs must be a private copy, and the program must not be able to
-//! write to it. Each scenario prepares other memory and calls `forced_beside_dontneed`, which makes both
-//! calls and checks the result: a store by the program fails, and each word has one of the allowed values.
+//! write to it. Each scenario prepares other memory and calls `forced_beside_dontneed`, which makes the store
+//! and the DONTNEED, and checks the result: a store by the program fails, and each word has one of the
+//! allowed values.
 
 use crate::{
     explore::{explore, thread},

@@ -1,10 +1,10 @@
 //! fork concurrent with faults, munmap and other forks (C-21): the child has the memory of the parent at one
 //! moment.
 //!
-//! The code under test is `call/fork.rs`. Other threads store, fault, map or unmap while one forks. The pages
-//! of the child may have old or new values, but only a combination that the parent had at some moment: a
-//! child with a later store also has every earlier store. Forks concurrent with probes, range writers and
-//! huge pages are in the files of these names.
+//! The code under test is `call/fork.rs`. Other threads store, fault, map or unmap while one thread forks.
+//! The pages of the child may have old or new values, but only a combination that the parent had at some
+//! moment: a child with a later store also has every earlier store. Forks concurrent with probes, range
+//! writers and huge pages are in the files of these names.
 
 use crate::{
     explore::{explore, thread},
@@ -111,7 +111,7 @@ fn fork_concurrent_with_munmap() {
                 let child = Process::of(scene.process.fork().unwrap());
                 let mut cpu = scene.machine.cpu(1);
                 assert_eq!((look(&child, &mut cpu, 0), look(&child, &mut cpu, 3)), (value(0), value(3)));
-                // The child has both pages of the range or none.
+                // The child has both pages of the range or neither page.
                 match child.load::<u64>(&mut cpu, page(1)) {
                     Ok(found) => assert_eq!((found, look(&child, &mut cpu, 2)), (value(1), value(2))),
                     error => {

@@ -101,8 +101,8 @@ fn either(result: Result<u64, FaultError>, values: &[u64], page: u64) {
 }
 
 /// The only process that has a page table unmaps the file, while two other processes search for a table to
-/// share. Each of the two shares the table of the first process, shares the table of the other, or allocates
-/// one.
+/// share. Each searching process shares the table of the first process or of the other searching process, or
+/// allocates a table.
 #[test]
 fn sharing_concurrent_with_munmap_of_the_only_user() {
     explore_both("huge pages: sharing of a table while its only user unmaps", 16, 1, |scene| {
@@ -218,7 +218,7 @@ fn c13_c15_all_sharers_leave_a_table() {
 }
 
 /// C-18: walks see the VMA of a child only after this VMA has a lock of its own. C-16: the hole unshares the
-/// tables of the child like all others.
+/// tables of the child like all other tables.
 #[test]
 fn c16_c18_fork_concurrent_with_a_hole() {
     explore_both("huge pages: fork concurrent with a hole", 8, 2, |scene| {
@@ -371,7 +371,7 @@ fn tables_of_a_move_target_are_not_shared_early() {
             scope.spawn(|| assert_eq!(scene.process.mremap(BASE, all, all, MOVE, to), Ok(to)));
             scope.spawn(|| {
                 let mut cpu = scene.machine.cpu(2);
-                // A move begins with the first span, so the loads begin with the last.
+                // A move begins with the first span, so the loads begin with the last span.
                 for n in [2, 1, 0] {
                     assert_eq!(third.load(&mut cpu, BASE + n * SPAN), Ok(n));
                 }
@@ -597,7 +597,7 @@ fn c53_registration_unshares_a_table_during_stores() {
             scope.spawn(move || {
                 uffd.register(BASE, SPAN, RegisterMode::WP).unwrap();
                 // Between the first and the last protection, stores may get the right to write while the
-                // pager removes it again.
+                // pager removes that right again.
                 for mode in [ProtectMode::WP, ProtectMode::empty(), ProtectMode::WP] {
                     uffd.write_protect(at(0), HUGE, mode).unwrap();
                 }

@@ -28,8 +28,8 @@ use std::sync::{
 type Ended = Arc<AtomicU64>;
 
 /// Explores `attempt` with a fatal signal at the second wait of its thread, and then at the first. Two other
-/// threads make the call wait: one maps and unmaps elsewhere, and one faults in the VMA of the pages 0 to 4.
-/// The first three of these pages are present, and stay present unless `attempt` unmaps them. `attempt`
+/// threads make the call wait: one maps and unmaps elsewhere, and one causes faults in the VMA of the pages 0
+/// to 4. The first three of these pages are present, and stay present unless `attempt` unmaps them. `attempt`
 /// returns true if it was killed.
 fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
     let ended = Ended::default();

@@ -5,7 +5,7 @@
 //! Under `cfg(shuttle)` the checker shuttle chooses the schedules: it may switch threads at each access to an
 //! atomic of the engine. Without a checker, each scenario runs once per design, on threads of the system.
 //! Under the checker, `FREEHOLD_EFFORT=long` runs many times more schedules, and `FREEHOLD_SEED` chooses
-//! other ones. A failure prints its schedule.
+//! other schedules. A failure prints its schedule.
 //!
 //! A scenario sets up a `Scene`, starts two to five threads on CPUs of their own, and asserts in each thread
 //! and at the end what a program may see. Keep threads short: each further access makes a given interleaving

@@ -2,8 +2,8 @@
 //!
 //! The code under test is `call/mprotect.rs`. An access uses the old rights or the new ones. After mprotect
 //! has returned, no access with the old rights succeeds, whatever a TLB has cached. The scenarios set a flag
-//! after the call, and the other thread reads the flag before each access, so that it knows when the old
-//! rights are forbidden. Tables that huge pages share are in `hugetlb.rs`.
+//! after the call, and the other thread reads the flag before each access, so that this thread knows when the
+//! old rights are forbidden. Tables that huge pages share are in `hugetlb.rs`.
 
 use crate::{
     explore::{explore, thread},

@@ -1,9 +1,9 @@
 //! mremap concurrent with faults and truncation (C-39, C-40).
 //!
-//! The code under test is `call/mremap/`. A page is at its old address or at its new one, with every store to
-//! it; `find` and `put` access it at either. The moves differ in size, because entries move one by one within
-//! and between tables, and whole tables move at once. Moves concurrent with reverse map walks are in
-//! `rmap.rs`.
+//! The code under test is `call/mremap/`. A page is at its old address or at its new address, with every
+//! store to the page; `find` and `put` access the page at either address. The moves differ in size, because
+//! entries move one by one within and between tables, and whole tables move at once. Moves concurrent with
+//! reverse map walks are in `rmap.rs`.
 
 use crate::{
     explore::{explore, thread},

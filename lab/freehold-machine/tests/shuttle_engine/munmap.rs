@@ -46,7 +46,7 @@ fn c03_munmap_concurrent_with_mappings_in_its_edge_tables() {
         scene.fill(TABLE - 1..TABLE + 1);
         thread::scope(|scope| {
             scope.spawn(|| unmap(&scene.process, TABLE - 1..TABLE + 1));
-            // One adjacent page is mapped and unmapped, the other one is mapped and stays.
+            // One adjacent page is mapped and unmapped, the other adjacent page is mapped and stays mapped.
             for (cpu, neighbour) in [(0, TABLE - 2), (1, TABLE + 1)] {
                 let scene = &scene;
                 scope.spawn(move || {

@@ -1,8 +1,8 @@
 //! Several threads fault in one VMA as per-CPU readers, while writers lock the VMA for writing (C-19, C-22).
 //!
 //! A per-CPU reader records itself in a slot of its CPU instead of the count of the VMA. In the builds for
-//! checkers, a VMA gets such readers at the first contention; `meet` causes it. These scenarios test the
-//! engine around the lock. loom detects a lock that overlooks a reader in a slot
+//! checkers, a VMA gets such readers at the first contention; `meet` causes this contention. These scenarios
+//! test the engine around the lock. loom detects a lock that overlooks a reader in a slot
 //! (`freehold-sync/tests/loom_vma`). Shuttle would rarely find such a bug, because two readers must meet, and
 //! a whole system call must then run inside the fault of one of them.
 
@@ -31,7 +31,7 @@ fn first_stores(
     }
 }
 
-/// Maps the pages, and makes threads fault concurrently on the last one. In most schedules, the readers of
+/// Maps the pages, and makes threads fault concurrently on the last page. In most schedules, the readers of
 /// the VMA are per-CPU afterwards. Only the last page is present.
 fn meet(scene: &Scene) {
     map(&scene.process, 0..PAGES, ANON);

@@ -3,8 +3,8 @@
 //! The code under test is `remote/pin.rs` in `freehold`. The scenarios check two rules. A program and the
 //! holder of a pin see the same memory as long as the page is mapped; `assert_one` checks this rule after a
 //! scenario. A pin keeps its frame allocated, whatever happens to the mapping. A scenario pins page 0 in one
-//! thread (`fast`, or `fast_only` for the path that takes no lock) and makes the other calls in others.
-//! `pinned.rs` tests references that are no pins.
+//! thread (`fast`, or `fast_only` for the path that takes no lock) and makes the other calls in other
+//! threads. `pinned.rs` tests references that are no pins.
 
 use crate::{
     explore::{CHECKED, explore, thread},

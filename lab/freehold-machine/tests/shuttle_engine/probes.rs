@@ -83,7 +83,7 @@ fn probe_added_during_faults_fork_and_munmap() {
         let child = thread::scope(|scope| {
             scope.spawn(|| {
                 add(&file);
-                // From here on every CPU finds the breakpoint, even one whose TLB had cached the page.
+                // From here on every CPU finds the breakpoint, even a CPU whose TLB had cached the page.
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), TRAP);
             });
             scope.spawn(|| {
@@ -178,8 +178,8 @@ fn probe_removed_during_fork_and_faults() {
                 assert_eq!(look(&scene.process, &mut scene.machine.cpu(OLD), 0), 0);
             });
             scope.spawn(|| {
-                // C-2, C-56: the store goes to the current private copy. It is not lost with a copy that is
-                // discarded.
+                // C-2, C-56: the store goes to the current private copy. The store is not lost with a copy
+                // that is discarded.
                 let at = page(0) + PLACE + 8;
                 assert_eq!(scene.process.write_memory(at, &[5], AccessMode::Forced), Ok(1));
                 assert_eq!(scene.process.load(&mut scene.machine.cpu(1), at), Ok(5u8));

@@ -3,7 +3,8 @@
 //! The bug in Linux: the lookup of a VMA without locks got a second way to fail, and its caller used the
 //! returned error as a VMA. With the count at its limit, every task must use the mmap lock instead of the VMA
 //! lock, and no reader may be lost from the count. In the builds for checkers the limit is two readers, so
-//! the two VMAs that the scenario holds reach it. Without a checker, the scenario runs below the limit.
+//! the two read locks of one VMA that the scenario holds reach this limit. Without a checker, the scenario
+//! runs below the limit.
 
 use crate::{
     explore::{CHECKED, explore, thread},

@@ -3,8 +3,8 @@
 //!
 //! The slab (`vma/slab/`) hands out a freed VMA at once, because its memory is type-stable. A lookup without
 //! a lock can therefore reach a VMA that has a new life, and must notice it (`space/vma_lock.rs`). Each
-//! scenario maps and unmaps in one thread so that VMAs are reused, and looks up or accesses memory in others.
-//! A lookup must find a VMA of its own space with the properties of its address, or none.
+//! scenario maps and unmaps in one thread so that VMAs are reused, and looks up or accesses memory in other
+//! threads. A lookup must find a VMA of its own space with the properties of its address, or none.
 
 use crate::{
     explore::{explore, thread},

@@ -193,8 +193,8 @@ fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, 
             });
             scope.spawn(|| {
                 let new = scene.engine.migrate(old).unwrap();
-                // A walk may find an entry that moves concurrently at both addresses, but must find it at one
-                // of them.
+                // If an entry moves concurrently, a walk may find the entry at both addresses, and must find
+                // the entry at one address at least.
                 assert_ne!(scene.engine.entries_of(new), 0);
             });
             // Stores through translations that become stale. The machine detects a store to a frame that has

@@ -30,8 +30,8 @@ pub const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 pub const TABLE: u64 = 512;
 /// CPU that sets up a scene. Its TLB still has the translations from before the calls under test.
 pub const OLD: usize = 5;
-/// Address of page 0: the first address of a page table. This table is the last one of its table of the next
-/// level.
+/// Address of page 0: the first address of a page table. This page table is the last one under its table of
+/// the next level.
 const BASE: u64 = (64 << 30) - TABLE * PAGE;
 
 /// Returns the address of a page.

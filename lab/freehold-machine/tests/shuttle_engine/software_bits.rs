@@ -4,7 +4,8 @@
 //! The machine uses the format [`SoftwareBits`], so an access faults if the entry lacks a bit that the access
 //! needs, and the engine sets that bit (`fault/present.rs`). The fault sets a bit only in an entry that is
 //! still there and permits the access. A bit in a wrong entry would show as a wrong value, or as a frame that
-//! leaks. The helpers of `scene.rs` use the other format, so this file builds its own machine.
+//! leaks. The helpers of `scene.rs` use a format whose hardware sets the bits, so this file builds its own
+//! machine.
 
 use crate::{
     explore::{explore, thread},

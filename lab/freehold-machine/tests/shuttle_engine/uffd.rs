@@ -1,7 +1,7 @@
 //! userfaultfd: faults that wait for a pager, and the pager's calls, concurrent with all other calls (C-25,
 //! C-48, C-50, C-53, C-54).
 //!
-//! The code under test is `uffd/`. No wakeup is lost: the checker reports a task that is never woken as a
+//! The code under test is `uffd/`. No wakeup is lost: if a task is never woken, the checker reports a
 //! deadlock, so the scenarios need no timeouts. No task waits for an event that cannot occur, and the calls
 //! of the pager have an allowed result. Scenarios with waiting faults run the pager, [`serve`], in a thread
 //! of its own. Scenarios about the calls alone use the feature SIGBUS, with which a fault fails instead of
@@ -181,8 +181,8 @@ fn c04_c69_fill_concurrent_with_dontneed() {
     });
 }
 
-/// C-54, C-72: three faults sleep on the same word of the queue. Two pagers serve them, and one fault is
-/// killed while it waits.
+/// C-54, C-72: three faults sleep on the same word of the queue. Two pagers serve these faults, and one fault
+/// is killed while it waits.
 #[test]
 fn c54_faults_sharing_a_wait_word_are_all_woken() {
     explore("faults that share a wait word, two pagers, a fatal signal", 60, |locking| {

@@ -75,7 +75,7 @@ fn processes_that_fork_use_per_cpu_lists() {
 }
 
 /// Threads of one process that map into the same gap contend for the mmap lock. This test shows that the
-/// others would detect a contended line.
+/// other tests would detect a contended line.
 #[test]
 fn threads_that_map_and_unmap_contend_for_the_mmap_lock() {
     if ran_alone(threads_that_map_and_unmap_contend_for_the_mmap_lock) {

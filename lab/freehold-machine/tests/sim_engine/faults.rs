@@ -1,6 +1,6 @@
 //! Faults and lookups by many CPUs.
 //!
-//! Sixteen CPUs fault in pages or look up VMAs, in one VMA or in separate ones, with each lock design of
+//! Sixteen CPUs fault in pages or look up VMAs, in one VMA or in separate VMAs, with each lock design of
 //! faults. The tests count transfers of cache lines per fault ([`more`]): none for per-CPU locks and for
 //! separate VMAs, about one for a shared lock. A word that is added to a VMA, to the address space or to the
 //! fault's path shows here first.
@@ -10,7 +10,8 @@ use freehold::fault::Access;
 use freehold::space::{FaultLock, Locking, MapFlags};
 use freehold_machine::Process;
 
-/// Makes sixteen CPUs fault in pages, each with page tables of its own, in one VMA or in one VMA each.
+/// Makes sixteen CPUs fault in pages, each with page tables of its own, all in one VMA or each in a VMA of
+/// its own.
 fn faults(fault: FaultLock, one_vma: bool) -> More {
     more(100, |pages| {
         let world = World::new(16);
@@ -116,8 +117,8 @@ fn faults_that_add_tables_share_no_cache_line() {
     assert!(more.most() < 0.01, "{:?}", more.places);
 }
 
-/// One CPU maps and unmaps continuously while the others fault elsewhere. The faults rarely fetch the lines
-/// that the changes write.
+/// One CPU maps and unmaps continuously while the other CPUs fault elsewhere. The faults rarely fetch the
+/// lines that the changes write.
 #[test]
 fn faults_rarely_fetch_lines_of_concurrent_changes() {
     if ran_alone(faults_rarely_fetch_lines_of_concurrent_changes) {

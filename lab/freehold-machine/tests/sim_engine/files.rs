@@ -1,10 +1,10 @@
 //! Faults of many CPUs on pages of one file.
 //!
-//! Sixteen processes fault in cached pages of a file, either each its own pages or all the same. Faults on
-//! separate pages must not transfer a cache line: they look pages up without a lock and write only the
-//! records of their frames. Faults on the same pages transfer the counts of these frames, which shows that
-//! the first test would detect a shared line. The locks of the file are measured by `freehold reproduce`
-//! (`i-mmap`).
+//! Sixteen processes fault in cached pages of a file, either separate pages for each process, or the same
+//! pages for all. Faults on separate pages must not transfer a cache line: they look pages up without a lock
+//! and write only the records of their frames. Faults on the same pages transfer the counts of these frames,
+//! which shows that the first test would detect a shared line. The locks of the file are measured by
+//! `freehold reproduce` (`i-mmap`).
 
 use crate::world::{More, PAGE, RW, World, more, ran_alone};
 use freehold::PageIndex;
@@ -15,8 +15,8 @@ use freehold_machine::Process;
 
 const AT: u64 = 1 << 40;
 
-/// Makes sixteen processes fault in cached pages of a file, all the same pages if `same` is true, and
-/// otherwise each its own.
+/// Makes sixteen processes fault in cached pages of a file, the same pages for all if `same` is true, and
+/// otherwise separate pages for each process.
 fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
     more(160, |pages| {
         let world = World::new(16);

@@ -2,7 +2,7 @@
 //!
 //! A report of the simulation names the fields on which time was lost (`freehold_sim::names`). The engine and
 //! the machine announce their records. If a record is not announced or has a wrong layout, the hottest field
-//! has another name, or too few transfers have one, and a test here fails. The last test checks that a
+//! has another name, or too few transfers have a name, and a test here fails. The last test checks that a
 //! machine refuses to be used on another thread than its own.
 
 use crate::world::{ANON, GIB, PAGE, RW, World, ran_alone};

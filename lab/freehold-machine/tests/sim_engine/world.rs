@@ -99,8 +99,8 @@ pub fn in_turn(number: usize, cpus: usize, prepare: impl FnOnce()) {
     sleep_until(cpus as u64 * TURN);
 }
 
-/// Runs `work` with `times` repetitions per CPU in one world, and with ten times as many in another. Returns
-/// the cost of each additional repetition.
+/// Runs `work` with `times` repetitions per CPU in one world, and with ten times as many repetitions in
+/// another world. Returns the cost of each additional repetition.
 pub fn more(times: u64, work: impl Fn(u64) -> (World, Report)) -> More {
     let ((_, few), (world, many)) = (work(times), work(10 * times));
     let mut places: Vec<(String, f64)> = Vec::new();
