@@ -7,8 +7,8 @@
 //! addresses in both. The layout of the records is that of any other build. The accesses of the simulation
 //! itself are left out by its [marks](freehold_sim::trace). The program prints a Markdown table for each
 //! operation, which `docs/results/coverage.md` records. It fails if a line that the simulation did not see
-//! has no explanation. An explanation is an entry of `REASONS`; add one only if no processor could contend
-//! for such a line, and otherwise make the access visible to the simulation.
+//! has no explanation. An explanation is an entry of `REASONS`; add an entry only if no processor could
+//! contend for such a line, and otherwise make the access visible to the simulation.
 
 #[cfg(not(sim))]
 fn main() {
@@ -188,16 +188,16 @@ mod compare {
             "no record",
             "freehold-pagetable/*",
             false,
-            "the machine and the record of its memory: written when made",
+            "the machine and the record of its memory: written when it is made",
         ),
         ("no record", "freehold-sync/", false, "a counted record's value: written when it is made"),
         ("no record", "tlb.rs*", true, "the processor's own TLB: hardware"),
         ("no record", "cpu.rs*", true, "the machine's processor: hardware"),
-        ("no record", "mmu.rs*", true, "the machine's memory of a space: which processors run it"),
-        ("no record", "local.rs", true, "the task's own"),
+        ("no record", "mmu.rs*", true, "the machine's record of a space: the processors that run it"),
+        ("no record", "local.rs", true, "the task's own data"),
         ("no record", "frames.rs*", true, "lists of free memory: charged as `memory.frame`"),
         ("no record", "bitmap.rs*", true, "existing spaces and frames: charged as `memory.frame`"),
-        ("no record", "coverage.rs*", true, "the traced program's own"),
+        ("no record", "coverage.rs*", true, "the traced program's own data"),
         ("no record", "host_sim*", true, "the simulated host: read sections and tasks"),
         (
             "no record",

@@ -127,7 +127,7 @@ impl Bitmap {
         }
     }
 
-    /// Records that no run of `run` numbers is free above the one at `at`. Only runs of `RUN` numbers are
+    /// Records that no run of `run` numbers is free above the run at `at`. Only runs of `RUN` numbers are
     /// recorded: a place that is too small for a longer run may still fit a run of `RUN` numbers.
     fn note_highest(&mut self, run: usize, at: usize) {
         if run == RUN {
@@ -150,7 +150,7 @@ impl Bitmap {
         Some(first)
     }
 
-    /// Returns the first of the highest `run` consecutive free numbers.
+    /// Returns the lowest of the highest `run` consecutive free numbers.
     fn highest_run_of(&self, run: usize) -> Option<usize> {
         if run == 0 {
             return None;

@@ -1,8 +1,8 @@
 //! Tests the bitmap of free numbers (`bitmap.rs`).
 //!
-//! Two tests draw random calls and compare the results with a `BTreeSet` and with a linear search; the others
-//! check one rule each on small sets. A new operation needs both: a case with known numbers, and a branch in
-//! a random test.
+//! Two tests draw random calls and compare the results with a `BTreeSet` and with a linear search; the other
+//! tests check one rule each on small sets. A new operation needs both: a case with known numbers, and a
+//! branch in a random test.
 
 use super::*;
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! The contents of the frames of backed memory.
 //!
-//! A [`Page`] is the contents of one frame; `inner.rs` has them in an array, and `cpu.rs` and `machine.rs`
-//! access them. Virtual CPUs read and write frames concurrently, so every access is atomic and has one size,
-//! 8 bytes. A smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that
+//! A [`Page`] is the contents of one frame; `inner.rs` has an array of pages, which `cpu.rs` and `machine.rs`
+//! access. Virtual CPUs read and write frames concurrently, so every access is atomic and has one size, 8
+//! bytes. A smaller store is a compare-and-swap. Loads acquire and stores release, as on x86, so that
 //! programs under test may rely on the memory order of x86. The atomics are the processor's own under every
 //! checker, because a program's data is not part of the engine's protocols.
 //!

@@ -51,7 +51,7 @@ impl<F: Format> Cpu<F> {
     }
 
     /// Makes the calling thread run as this CPU until the guard is dropped. For a flush by this thread, this
-    /// CPU is then the local one.
+    /// CPU is then the local CPU.
     pub fn enter(&self) -> Entered {
         let own = CpuId { machine: self.inner.id, number: self.number };
         Entered {

@@ -1,8 +1,8 @@
 //! The part of a virtual CPU that flushes and other CPUs use: its TLB behind the CPU's lock, and its claim.
 //!
-//! `inner.rs` has one per CPU of the machine. The CPU itself (`cpu.rs`) holds the lock during each access, a
-//! flush (`mmu.rs`) while it drops entries, and the oracles while they search a TLB. A thread holds the lock
-//! of one CPU at a time, so the locks need no order.
+//! `inner.rs` has one such part per CPU of the machine. The CPU itself (`cpu.rs`) holds the lock during each
+//! access, a flush (`mmu.rs`) while it drops entries, and the oracles while they search a TLB. A thread holds
+//! the lock of one CPU at a time, so the locks need no order.
 
 use crate::host::Lock;
 use crate::tlb::Tlb;

@@ -6,7 +6,7 @@
 //! for the heap are here, because the global allocator may be called before a machine exists. Tests of the
 //! engine let each allocation of a call fail in turn (`engine/freehold/tests/support/failure.rs`). After
 //! `fail_memory_once` or `fail_memory_from`, the same thread must call `stop_failing_memory`, which returns
-//! how many requests failed. The same holds for the heap.
+//! how many requests failed. The functions for the heap have the same rule.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use crate::exempt::is_exempt;
@@ -52,8 +52,8 @@ struct Heap {
 /// memory.
 ///
 /// The allocator also records uses of the heap where they are forbidden, for example under a spin lock. The
-/// machine panics when that lock is released. Do not use this allocator under a schedule checker, which
-/// allocates at every step and must not fail.
+/// machine panics at the end of the section, for example when that lock is released. Do not use this
+/// allocator under a schedule checker, which allocates at every step and must not fail.
 ///
 /// ```
 /// use freehold_machine::{FailingAllocator, fail_heap_once, stop_failing_heap};

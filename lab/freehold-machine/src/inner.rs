@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of the first frame. The number is not 0, so that an uninitialised number is not a frame, and it is
 /// aligned for the largest leaf.
 const FRAME_BASE: u64 = 1 << 18;
-/// Number of the first table. The number is far from those of frames, so that frames and tables are never
-/// confused.
+/// Number of the first table. The number is far from the numbers of frames, so that frames and tables are
+/// never confused.
 const TABLE_BASE: u64 = 1 << 36;
 
 /// Number of the next machine of this process. The number distinguishes a thread's CPU from CPUs of other
@@ -57,8 +57,8 @@ pub(crate) struct Inner<F> {
     format: PhantomData<F>,
 }
 
-/// Counts of the flushes of one number of `with_cpu`. Only the thread that is inside `with_cpu` with that
-/// number writes.
+/// Counts of the flushes that threads request under one number of `with_cpu`. Only the thread that is inside
+/// `with_cpu` with that number writes.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct FlushCounts {

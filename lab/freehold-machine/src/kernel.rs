@@ -3,9 +3,9 @@
 //!
 //! A machine has a kernel's half if [`MachineConfig::kernel_half`](crate::MachineConfig::kernel_half) is set
 //! (`tests/heap/kernel_half.rs`). `machine.rs` adds the entries to each root when its space is created and
-//! removes the root when the space ends. The engine must not touch the entries: `leave` panics if one is
-//! missing or another one appeared. One lock guards the list of roots and the number of entries, so a root
-//! that joins gets every entry exactly once.
+//! removes the root when the space ends. The engine must not touch the entries: `leave` panics if an entry is
+//! missing or an unexpected entry has appeared. One lock guards the list of roots and the number of entries,
+//! so a root that joins gets every entry exactly once.
 
 use crate::host::Lock;
 use crate::inner::Inner;

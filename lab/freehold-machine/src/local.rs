@@ -2,8 +2,9 @@
 //! sections that it is in.
 //!
 //! Each host keeps one [`Local`] per thread: `host_std` in a thread-local, `host_shuttle` and `host_sim` per
-//! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run one, `inject.rs` sets
-//! the failures of allocations, and `context.rs` counts sections. Only the owning thread or task accesses it.
+//! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run a CPU, `inject.rs`
+//! sets the failures of allocations, and `context.rs` counts sections. Only the owning thread or task
+//! accesses it.
 
 use crate::inside::Context;
 use std::cell::Cell;
@@ -14,9 +15,9 @@ use std::cell::Cell;
 pub(crate) struct Local {
     /// The virtual CPU that this thread runs on.
     cpu: Cell<Option<CpuId>>,
-    /// Number of allocations until one fails, counting that one. 0 means that none fails.
+    /// Number of allocations up to and including the one that fails. 0 means that no allocation fails.
     countdown: Cell<u64>,
-    /// True if all allocations after that one fail, too.
+    /// True if all allocations after the failing allocation fail, too.
     lasting: Cell<bool>,
     /// Number of failures since the last `set_failure`.
     failed: Cell<u64>,
@@ -61,8 +62,8 @@ impl Local {
         self.cpu.replace(cpu)
     }
 
-    /// Makes the `nth` allocation from now fail, counted from 1, and if `lasting` is true also all later
-    /// ones. With 0, none fails.
+    /// Makes the `nth` allocation from now fail, counted from 1, and all later allocations too if `lasting`
+    /// is true. If `nth` is 0, no allocation fails.
     pub(crate) fn set_failure(&self, nth: u64, lasting: bool) {
         self.countdown.set(nth);
         self.lasting.set(lasting);

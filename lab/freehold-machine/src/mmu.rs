@@ -4,10 +4,10 @@
 //! CPUs, and `space_slot.rs` has the marks. Guarantee: when [`Mmu::flush`] returns, no CPU holds or uses a
 //! translation that the flush covers. `tests/tlb.rs` tests it. Mechanism:
 //!
-//! - A CPU that starts to run a space sets its bit in the space's mask. It holds its own lock while it does
-//!   so, and it sets the bit before its first walk.
-//! - A flush happens after the change of the tables. It reads the mask, and drops the entries of each marked
-//!   CPU under that CPU's lock.
+//! - A CPU that starts to run a space sets its bit in the space's mask. The CPU holds its own lock while it
+//!   sets the bit, and sets the bit before its first walk.
+//! - A flush happens after the change of the tables. The flush reads the mask, and drops the entries of each
+//!   marked CPU under that CPU's lock.
 //! - An access holds the CPU's lock from its look-up to its end. So an access either ends before the flush
 //!   reaches its CPU, or begins afterwards and sees the changed tables.
 //! - A full barrier is between the change of the tables and the read of the mask. A second full barrier is

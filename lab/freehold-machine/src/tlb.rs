@@ -38,8 +38,7 @@ const PAGE_NUMBER: u64 = (1 << PAGE_BITS) - 1;
 const SPACE_BITS: u32 = 16;
 const LEVEL_SHIFT: u32 = PAGE_BITS + SPACE_BITS;
 
-/// Identifies the space, among those of a machine, that a translation belongs to. Never 0. On x86 this is the
-/// PCID.
+/// Identifies the space of a translation among the spaces of a machine. Never 0. On x86 this is the PCID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SpaceTag(u16);
 
@@ -285,8 +284,8 @@ impl Tlb {
         *self.slot_for(tag) = Leaf { tag, word, stamp: at.stamp };
     }
 
-    /// Returns the entry to overwrite: the one with the same tag if there is one, so that tags stay unique,
-    /// otherwise the next in round-robin order.
+    /// Returns the entry to overwrite: the entry with the same tag, so that tags stay unique, or else the
+    /// next entry in round-robin order.
     fn slot_for(&mut self, tag: Tag) -> &mut Leaf {
         if tag.level() != Level::Pte {
             let same = self.large.iter().position(|leaf| leaf.tag == tag);

@@ -1,9 +1,8 @@
 //! Arrays whose values are created on first access.
 //!
 //! `inner.rs` and `pool.rs` use them for frames, tables and records. `host_std/array.rs` has the same names,
-//! but maps zeroed memory. That is not possible here: the checker's atomics are not plain bytes, so zeroed
-//! memory is no valid value. Every schedule builds a machine, so creating and dropping an array must be
-//! cheap.
+//! but maps zeroed memory. Zeroed memory is not possible here, because the checker's atomics are not plain
+//! bytes. Every schedule builds a machine, so creating and dropping an array must be cheap.
 
 use crate::blank::Blank;
 use std::array;

@@ -29,8 +29,8 @@ use crate::local::Local;
 use freehold_sync::LockContext;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Number of threads that may exist at once, because each has a number of its own for `with_cpu`. It is
-/// small, because per-CPU arrays are expensive here. A test with more threads panics.
+/// Number of threads that may exist at once, because each has a number of its own for `with_cpu`. The number
+/// is small, because per-CPU arrays are expensive here. A test with more threads panics.
 pub(crate) const MAX_CPUS: usize = 16;
 
 shuttle::thread_local! {
@@ -42,11 +42,11 @@ shuttle::thread_local! {
 shuttle::lazy_static! {
     /// The numbers that are taken, one bit each.
     static ref NUMBERS: AtomicU64 = AtomicU64::new(0);
-    /// Time in nanoseconds. It advances by one with each call of `now_ns`.
+    /// Time in nanoseconds. The time advances by one with each call of `now_ns`.
     static ref CLOCK: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A thread's number. It is freed when the thread ends.
+/// A thread's number. The number is freed when the thread ends.
 struct Number(usize);
 
 impl Number {

@@ -91,7 +91,8 @@ pub(crate) fn rcu_barrier() {
     run_ripe(state());
     while !state().has_run_before(last) {
         // A thread yields only if it must wait. The checker treats a yield as a request to run other threads
-        // first. With needless yields it would never try schedules in which the other threads do not run.
+        // first. With needless yields, the checker would never try schedules in which the other threads do
+        // not run.
         shuttle::thread::yield_now();
         run_ripe(state());
     }

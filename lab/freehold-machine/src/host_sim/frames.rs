@@ -1,10 +1,10 @@
 //! Per-CPU lists of free numbers in front of the shared list of a pool (`pool.rs`), as in a kernel's page
 //! allocator.
 //!
-//! Only the simulation has them (`uncharged.rs` has the versions of the other hosts), because it must show
-//! what a kernel would pay. A processor reuses the numbers that it freed. When its list is empty or too long,
-//! a batch moves between the list and the memory of its socket, under the lock of that memory.
-//! [`Lists::check_thread`] also panics if a machine is used on another thread than its own.
+//! Only the simulation has these lists (`uncharged.rs` has the versions of the other hosts), because the
+//! simulation must show what a kernel would pay. A processor reuses the numbers that it freed. When its list
+//! is empty or too long, a batch moves between the list and the memory of its socket, under the lock of that
+//! memory. [`Lists::check_thread`] also panics if a machine is used on another thread than its own.
 
 use freehold_pagetable::Pfn;
 use freehold_sim::{
