@@ -122,7 +122,7 @@ fn times(count: usize, f: impl FnMut()) -> f64 {
 }
 
 /// Lines that form one ring, in an order that no processor predicts. If `apart` is more than 1, unused lines
-/// lie between two used ones, so that no line is fetched together with another.
+/// lie between two used lines, so that no two used lines are fetched together.
 struct Chain {
     /// The used and unused lines.
     all: Vec<Line>,
@@ -130,7 +130,7 @@ struct Chain {
     used: Vec<usize>,
 }
 
-/// Returns a chain of `lines` used lines, one in each group of `apart`.
+/// Returns a chain of `lines` used lines, one in each group of `apart` lines.
 fn chain(lines: usize, apart: usize) -> Chain {
     let mut all: Vec<Line> = Vec::with_capacity(lines * apart);
     // SAFETY: huge pages do not change the contents of the memory.
@@ -169,8 +169,8 @@ fn per_access(lines: &Chain, count: usize, next: impl Fn(&Line) -> usize) -> f64
     fastest((0..ROUNDS / 10).map(|_| follow(lines, count, &next)).collect())
 }
 
-/// Returns two times: to get a line that the other processor has only read, and to get a line that it has
-/// changed.
+/// Returns two times: to get a line that the other processor has only read, and to get a line that the other
+/// processor has changed.
 fn passed() -> [f64; 2] {
     let lines = chain(LINES, APART);
     let meet = Meeting::default();
@@ -201,7 +201,7 @@ fn passed() -> [f64; 2] {
     found.map(fastest)
 }
 
-/// Changes the line and returns the next one, which is known only after the change.
+/// Changes the line and returns the index of the next line, which is known only after the change.
 fn change(line: &Line) -> usize {
     line.0.load(Relaxed).wrapping_add(line.1.fetch_add(1, Relaxed) as usize & 1 << 63)
 }

@@ -7,8 +7,8 @@
 //! run, and then makes the real access. No other task runs between `access` and the real access, so an
 //! operation stays atomic.
 //!
-//! A new operation must call `access` like the others. It also needs `#[track_caller]`, because a report
-//! names the place of the caller.
+//! A new operation must call `access` like the other operations. The operation also needs `#[track_caller]`,
+//! because a report names the place of the caller.
 
 pub use core::sync::atomic::Ordering;
 
@@ -112,7 +112,7 @@ macro_rules! atomic {
                 self.0.compare_exchange(from, to, order, failure)
             }
 
-            /// See [`core::sync::atomic`]. Fails only if the value differs.
+            /// See [`core::sync::atomic`]. Fails only if the value differs from `from`.
             ///
             /// # Errors
             /// Returns the current value if it differs from `from`.

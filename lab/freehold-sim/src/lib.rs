@@ -1,11 +1,12 @@
 //! Many processors in virtual time: runs a program with shared memory on more processors than the host has.
 //!
 //! The program's tasks run one at a time on one thread, each on its own stack. Each virtual processor has a
-//! clock. The next task to run is the one on the processor with the lowest clock, so accesses to shared words
-//! happen in the order of virtual time. Runs with the same seed give exactly the same results. The time of an
-//! access depends on the cache line ([`Machine`] has the costs): the processor that wrote the line last, the
-//! processors that have copies, their distance, and the processors that already wait for the line. A line
-//! that several processors need passes from one to the next. The queue for the line is the contention.
+//! clock. The next task to run is the task on the processor with the lowest clock, so accesses to shared
+//! words happen in the order of virtual time. Runs with the same seed give exactly the same results. The time
+//! of an access depends on the cache line ([`Machine`] has the costs): the processor that wrote the line
+//! last, the processors that have copies, their distance, and the processors that already wait for the line.
+//! A line that several processors need passes from one processor to the next. The queue for the line is the
+//! contention.
 //!
 //! | part | module | contents |
 //! | --- | --- | --- |
@@ -14,7 +15,7 @@
 //! | processors, tasks, time | `world` | run queues, time slices, sleeping, spinning |
 //! | the run | [`run`] | switches between tasks |
 //! | the program's interface | [`atomic`], [`task`] | atomics; waiting, traps, interrupts, zeroing |
-//! | marks for a memory trace | [`trace`] | for comparing the accesses that the simulation saw with those that a program made |
+//! | marks for a memory trace | [`trace`] | for comparing the accesses that the simulation saw with the accesses that a program made |
 //! | names of records | [`names`] | the record and field at an address |
 //! | results | [`report`] | clocks, transfers, the hottest lines |
 //!

@@ -1,9 +1,9 @@
-//! Cache lines: which processors have them, and the cost of getting one.
+//! Cache lines: which processors have them, and the cost of getting a line.
 //!
 //! | state | owner | holders | ends by |
 //! | --- | --- | --- | --- |
 //! | in memory | none | none | the first access |
-//! | changed | the processor that wrote it last | that processor | a read by another processor: shared; a write by another processor: changed by that one |
+//! | changed | the processor that wrote it last | that processor | a read by another processor: shared; a write by another processor: changed by that processor |
 //! | shared | none | all processors that have read it since | a write: changed by the writer |
 //!
 //! Exclusive transfers of a line follow one another. A processor that needs the line while it is in transit
@@ -125,7 +125,7 @@ pub enum Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     pub cpu: usize,
-    /// The time at which the line is there, in picoseconds.
+    /// The time at which the line arrives, in picoseconds.
     pub at: u64,
     /// The transfer is exclusive: [`Line::arrive`] must be called at that time.
     pub comes: bool,
@@ -144,7 +144,7 @@ pub struct LineCount {
     pub queued: u64,
     /// Accesses to each part of the line.
     pub parts: [u32; PARTS],
-    /// The transfers of the line, with equal ones combined.
+    /// The transfers of the line; equal transfers are combined.
     pub moves: Vec<Move>,
 }
 

@@ -6,8 +6,8 @@
 //! processors. Times in a file are in nanoseconds; the clocks of a run count picoseconds. A machine does not
 //! change during a run.
 //!
-//! A new machine needs a file, an entry in [`MACHINES`], one in the list of `tests/main.rs`, and a row in
-//! `docs/reference/simulation.md`. A new figure needs a default, or a line in every file.
+//! A new machine needs a file, an entry in [`MACHINES`], an entry in the list of `tests/main.rs`, and a row
+//! in `docs/reference/simulation.md`. A new figure needs a default, or a line in every file.
 
 use serde::Deserialize;
 use std::fmt;
@@ -154,9 +154,9 @@ pub struct LineCosts {
     pub transfer_remote: Span,
     /// Invalidating the copies of processors of the same cluster, whatever their number.
     pub upgrade_cluster: Option<Span>,
-    /// Invalidating copies if one is in another cluster.
+    /// Invalidating copies if a copy is in another cluster.
     pub upgrade: Span,
-    /// Invalidating copies if one is in another socket.
+    /// Invalidating copies if a copy is in another socket.
     pub upgrade_remote: Span,
     /// Time for which a processor that has changed a line keeps the line from processors that wait for it.
     /// The actual time varies randomly from 0.5 to 1.5 times this figure.
@@ -229,7 +229,7 @@ pub enum Distance {
 
 impl LineCosts {
     /// Returns the time to copy an unchanged line from that distance. The other processor of a core counts as
-    /// one of the cluster.
+    /// a processor of the cluster.
     pub(crate) fn shared(&self, distance: Distance) -> Span {
         distance.of(self.shared_cluster.unwrap_or(self.shared), self.shared, self.shared_remote)
     }
@@ -293,7 +293,7 @@ impl Machine {
     /// Returns the machine with this name among [`MACHINES`].
     ///
     /// # Errors
-    /// Fails if there is none. The message lists the existing names.
+    /// Fails if no machine has this name. The message lists the existing names.
     pub fn named(name: &str) -> Result<Machine, BadMachine> {
         Machine::parse(Machine::file(name)?)
     }

@@ -1,9 +1,9 @@
 //! Names of the records and fields at addresses, for readers of a [`Report`](crate::Report).
 //!
 //! A program announces its records when it creates them, inside a run or before. A later announcement
-//! replaces earlier ones for the same bytes. A freed record keeps its name until a later announcement
-//! replaces the name, unless the name is [withdrawn](withdraw): memory that is reused without an announcement
-//! appears under the old name.
+//! replaces earlier announcements for the same bytes. A freed record keeps its name until a later
+//! announcement replaces the name, unless the name is [withdrawn](withdraw): memory that is reused without an
+//! announcement appears under the old name.
 //!
 //! Under `cfg(sim)`, `freehold-sync` announces the records of the engine and `freehold-machine` its frames.
 //! `report/fields.rs` asks for the name of each transferred word. The names belong to a thread, as a run
@@ -13,7 +13,7 @@ use crate::trace::Within;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-/// The name of a field and its offset in the record. The field ends where the next one begins.
+/// The name of a field and its offset in the record. The field ends where the next field begins.
 pub type Field = (&'static str, usize);
 
 /// Consecutive records of one type.

@@ -1,13 +1,13 @@
 //! The run: tasks on their own stacks, switched at each step of virtual time.
 //!
 //! [`run`] starts the tasks as coroutines on the calling thread, and always resumes the task that `world.rs`
-//! names: the one on the processor with the lowest clock. A task calls [`step`] before each shared access.
+//! names: the task on the processor with the lowest clock. A task calls [`step`] before each shared access.
 //! That call charges the time, and first suspends the task if another task is due earlier ([`give_way`]).
 //!
 //! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to the state
 //! may be held across a switch. Work of the simulation itself is between the marks of `trace.rs`
 //! ([`Within`]), which each entry point sets. A task that panics ends the run;
-//! `run_after_a_panic_starts_clean` in `tests/main.rs` checks that the next one is not affected.
+//! `run_after_a_panic_starts_clean` in `tests/main.rs` checks that the next run is not affected.
 #![expect(unsafe_code, reason = "a task reaches its scheduler through a pointer")]
 
 pub(crate) use crate::line::Kind;
@@ -39,8 +39,8 @@ thread_local! {
 /// Runs every task to its end on the first `cpus` processors of a machine, in virtual time. Task *n* begins
 /// on processor *n* modulo `cpus`.
 ///
-/// Equal tasks on equal memory with the same seed take exactly the same time. The allocator determines
-/// which words share a line; use alignment for words that must not share one.
+/// Equal tasks on equal memory with the same seed take exactly the same time. The allocator determines which
+/// words share a line; use alignment for words that must not share a line.
 ///
 /// # Panics
 /// Panics if a task panics, if no task can run while some have not ended, if `cpus` is zero or more than the

@@ -1,9 +1,9 @@
 //! Marks for a trace of the program's memory accesses, which is compared with the accesses that a run saw.
 //!
 //! Such a trace mixes the program's own accesses with those of the simulation. The simulation therefore
-//! stores to one byte when it begins to work for a task, and to another when it ends. A traced program stores
-//! to two more bytes around the part of interest. The addresses of these bytes separate the parts of the
-//! trace.
+//! stores to one byte when it begins to work for a task, and to another byte when this work ends. A traced
+//! program stores to two more bytes around the part of interest. The addresses of these bytes separate the
+//! parts of the trace.
 //!
 //! The example `coverage` of `freehold-machine` reads such a trace, and lists the cache lines that the
 //! simulation did not see. Every entry point of the simulation needs a `Within` guard; otherwise its own

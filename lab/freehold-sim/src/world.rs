@@ -2,7 +2,7 @@
 //!
 //! | task | place | ends by |
 //! | --- | --- | --- |
-//! | running | on its processor, which is in `ready` unless it is the current one | sleeping, ending, the end of its time slice |
+//! | running | on its processor, which is in `ready` unless it is the current processor | sleeping, ending, the end of its time slice |
 //! | waiting | in a processor's queue | the processor takes the task |
 //! | waiting for a line | on its processor, which is not in `ready` until the line is in transit to it | the line |
 //! | spinning | on its processor, which is not in `ready` | a change of a line that the task read; another task that needs the processor |
@@ -72,7 +72,7 @@ struct Cpu {
 /// The state of a task.
 #[derive(Debug)]
 struct Task {
-    /// The processor of the task, or its last one.
+    /// The processor of the task, or the processor on which the task last ran.
     cpu: usize,
     /// The time since which the task waits in a processor's queue, in picoseconds.
     since: u64,
@@ -272,8 +272,9 @@ impl World {
         }
     }
 
-    /// Makes a task that slept ready at time `at`: on its last processor if that is idle, or on the next idle
-    /// processor. Otherwise the task waits in the queue of its last processor.
+    /// Makes a sleeping task ready to run at time `at`: on its last processor if that processor is idle, or
+    /// else on the nearest idle processor. If no processor is idle, the task waits in the queue of its last
+    /// processor.
     fn start(&mut self, task: TaskId, at: u64) {
         let last = self.tasks[task].cpu;
         let idle = |cpu: &usize| self.cpus[*cpu].running.is_none();
@@ -333,8 +334,8 @@ impl World {
         self.lines.of(address, home).is_at(cpu, kind, self.cpus[cpu].clock)
     }
 
-    /// Begins an access to a word. Returns the condition to wait for if the line is not there. After that
-    /// wait, [`access_ends`](Self::access_ends) must be called.
+    /// Begins an access to a word. Returns the condition to wait for if the processor does not have the line.
+    /// After that wait, [`access_ends`](Self::access_ends) must be called.
     pub fn access_begins(
         &mut self,
         address: usize,
@@ -443,7 +444,7 @@ impl World {
     }
 
     /// Spends the time of writing `bytes` to the memory of the processor's socket, and of reading as many if
-    /// `copies`. Tasks of one socket share its rate.
+    /// `copies`. Tasks of one socket share the rate of that memory.
     pub fn moves(&mut self, bytes: u64, copies: bool) {
         let memory = self.machine.memory;
         let rate = if copies { memory.copy } else { memory.zero };

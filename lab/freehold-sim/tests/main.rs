@@ -37,7 +37,7 @@ fn bare() -> Machine {
     Machine::parse(&text.collect::<Vec<_>>().join("\n")).expect("a machine")
 }
 
-/// Runs tasks that all count in one word. Returns the report and the final count.
+/// Runs tasks that all increment one word. Returns the report and the final count.
 fn counters(machine: &Machine, cpus: usize, seed: u64) -> (Report, u64) {
     let word = Apart(AtomicU64::new(0));
     let count = || {
@@ -63,7 +63,7 @@ fn runs_with_the_same_seed_are_identical() {
 fn word_of_one_processor_costs_one_memory_read_and_hits() {
     let (report, sum) = counters(&bare(), 1, 1);
     assert_eq!(sum, 1000);
-    // One line from memory, then 1000 times a hit and a locked instruction.
+    // The sum of one transfer from memory, and of 1000 hits with a locked instruction each.
     assert_eq!(report.elapsed_ns, 96 + 6800);
     assert_eq!((report.transfers, report.lines.len()), (0, 0));
 }
@@ -196,7 +196,8 @@ fn sleep_until_ends_at_the_given_time() {
     assert_eq!(report.elapsed_ns, 5_002_500, "the time and the wake-up latency");
 }
 
-/// Two processors need a line that is only in memory. The second gets the line from the first.
+/// Two processors need a line that is only in memory. The second processor gets the line from the first
+/// processor.
 #[test]
 fn second_processor_gets_the_line_from_the_first() {
     let of = |kind: fn(&AtomicU64)| {
@@ -259,7 +260,7 @@ fn transfer_within_a_cluster_is_cheaper_than_within_the_socket() {
         });
         run(&machine, 384, 1, tasks).lines[0].lost_ns
     };
-    // The line comes from memory to the other processor, and from there to the first.
+    // The line comes from memory to the other processor, and from there to the first processor.
     assert_eq!([1, 8, 96, 192].map(of), [118 + 19, 118 + 105, 118 + 205, 118 + 1]);
 }
 
