@@ -43,8 +43,8 @@ impl Input {
 }
 
 thread_local! {
-    /// The subjects of each design and world. They are kept from one input to the next, because building a
-    /// machine takes longer than a run.
+    /// The subjects of each design and world. The subjects are kept from one input to the next, because
+    /// building a machine takes longer than a run.
     static STAGES: RefCell<Vec<(Model, Engine)>> = const { RefCell::new(Vec::new()) };
 }
 
