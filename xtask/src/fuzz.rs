@@ -1,9 +1,9 @@
 //! The fuzz targets of `lab/fuzz`. Each runs for a minute. `cargo xtask fuzz` and `cargo xtask test --long`
 //! run them.
 //!
-//! They need cargo-fuzz and a nightly toolchain. Of all other checks, only AddressSanitizer needs a nightly
-//! toolchain. A new target is a file in `lab/fuzz/fuzz_targets` and an entry in `lab/fuzz/Cargo.toml`, which
-//! `tests/fuzz.rs` checks.
+//! The targets need cargo-fuzz and a nightly toolchain. Of all other checks, only AddressSanitizer needs a
+//! nightly toolchain. A new target is a file in `lab/fuzz/fuzz_targets` and an entry in
+//! `lab/fuzz/Cargo.toml`, which `tests/fuzz.rs` checks.
 
 use std::{
     fs,

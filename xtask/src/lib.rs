@@ -3,7 +3,7 @@
 //! | files | chore |
 //! | --- | --- |
 //! | `suite.rs` | runs the test suites, each with the build that it needs |
-//! | `mutants.rs` | runs mutations: `mutation.rs` reads one, `tree.rs` makes it in a copy of the repository, `test_program.rs` builds and runs the test, `table.rs` writes the table of all mutations |
+//! | `mutants.rs` | runs mutations: `mutation.rs` reads a mutation, `tree.rs` makes the mutation in a copy of the repository, `test_program.rs` builds and runs the test, `table.rs` writes the table of all mutations |
 //! | `package.rs` | packages the published crates, and builds an embedder from the packages |
 //! | `size.rs` | measures the size of the engine's code |
 //! | `fuzz.rs`, `sanitizer.rs` | run the fuzz targets, and the suites under AddressSanitizer |

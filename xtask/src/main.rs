@@ -8,7 +8,7 @@
 //! - `cargo xtask replay` replays every available recording on every design, with ten seeds each, and prints
 //!   a line for each.
 //! - `cargo xtask simulate` runs the experiments on simulated machines. `cargo xtask simulate replay` runs a
-//!   recording on one.
+//!   recording on a simulated machine.
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
 //! - `cargo xtask package` packages the published crates, and builds a program from the packages alone.
 //! - `cargo xtask size` measures the size of the engine's code.

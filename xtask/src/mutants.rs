@@ -1,7 +1,7 @@
 //! `cargo xtask mutants`: removes one protection after another, and checks that a test fails for each.
 //!
 //! All work is done in a copy of the tree under `target/mutants` (`tree.rs`). Adjacent mutations in the list
-//! share a test program (`test_program.rs`), so the next mutation reuses most of the build of the one before.
+//! share a test program (`test_program.rs`), so the next mutation reuses most of the previous build.
 //! `mutation.rs` describes the files that define the mutations. A mutation that no test catches, or that
 //! cannot be run, makes the command fail.
 

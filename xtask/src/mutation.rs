@@ -52,8 +52,7 @@ pub struct Mutation {
     pub edit: Vec<Edit>,
     /// The test that must fail.
     pub caught: Option<Caught>,
-    /// For a mutation that changes no behaviour, so that no test can fail: the reason. `caught` is then
-    /// absent.
+    /// The reason why no test can fail, for a mutation that changes no behaviour. `caught` is then absent.
     pub argued: Option<String>,
 }
 

@@ -1,9 +1,9 @@
 //! The engine's suites under AddressSanitizer, which detects accesses to freed memory, and memory that is
 //! leaked when a test program ends.
 //!
-//! The suites need a nightly toolchain. Of all other checks, only the fuzzer needs one. The standard library
-//! is that of the toolchain, built without the sanitizer. Accesses to freed memory are therefore detected in
-//! the engine's code, and not in the standard library's own code.
+//! The suites need a nightly toolchain. Of all other checks, only the fuzzer needs a nightly toolchain. The
+//! standard library is that of the toolchain, built without the sanitizer. Accesses to freed memory are
+//! therefore detected in the engine's code, and not in the standard library's own code.
 
 use std::{env, process::Command};
 
@@ -22,7 +22,8 @@ const PACKAGES: &[&str] = &[
 /// The file with the permitted leaks, in the sanitizer's format, relative to the repository's root.
 const LEAKS: &str = "xtask/leaks.supp";
 
-/// The target. It is given explicitly, because build scripts and macros must not be built with the sanitizer.
+/// The target. The target is given explicitly, because build scripts and macros must not be built with the
+/// sanitizer.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Runs the suites, or only the tests that `words` select; `words` are passed to cargo. Without a nightly

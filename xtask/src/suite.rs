@@ -33,7 +33,7 @@ pub enum Build {
 }
 
 impl Build {
-    /// Returns the name of the build. It is also the name of the `cfg` that selects a checker's atomics.
+    /// Returns the name of the build. The name is also that of the `cfg` that selects a checker's atomics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -251,8 +251,8 @@ pub const SIM: &[Suite] = &[Suite {
     },
 }];
 
-/// Approximate duration in seconds of all suites, in a quick run and in a full run. It is less than the sum
-/// of the budgets, because two suites run at a time.
+/// Approximate duration in seconds of all suites, in a quick run and in a full run. The duration is less than
+/// the sum of the budgets, because two suites run at a time.
 pub const WHOLE: [u32; 2] = [475, 690];
 
 /// Returns the suites that a change must pass.
@@ -277,7 +277,7 @@ pub const REPLAY: &[Suite] = &[Suite {
 ///
 /// # Errors
 ///
-/// Fails with the suites that failed, and the reasons. No suite starts after one has failed.
+/// Fails with the suites that failed, and the reasons. No suite starts after a suite has failed.
 pub fn run(suites: &[Suite], effort: Effort) -> Result<(), String> {
     let builds: Vec<&[Suite]> = suites.chunk_by(|one, next| one.build == next.build).collect();
     let output = if builds.len() > 1 { Output::AtTheEnd } else { Output::AtOnce };

@@ -1,5 +1,5 @@
-//! The copy of the repository in which mutations are made, below `target/mutants`. `mutants.rs` creates it
-//! once and makes one mutation after another ([`Tree::with`]).
+//! The copy of the repository in which mutations are made, below `target/mutants`. `mutants.rs` creates the
+//! copy once and makes one mutation after another ([`Tree::with`]).
 //!
 //! The original files are never changed. Files of the copy that are already equal are not written again,
 //! because cargo would rebuild everything that depends on them. After each mutation the copy must equal the

@@ -8,8 +8,8 @@
 //! | lists that must match | mutations and their table, test modules, budgets of suites, words for the effort of tests |
 //!
 //! Each test collects all violations and prints them at the end (`assert_none`). The tests search texts and
-//! do not parse Rust, so a rule may hit a line that is correct. The list above the test then gets an
-//! exception, with its reason. A new rule is a test with a doc comment that states the rule.
+//! do not parse Rust, so a rule may reject a line that is correct. An exception with its reason is then added
+//! to the list above the test. A new rule is a test with a doc comment that states the rule.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "lab/freehold-machine/src/host_shuttle/",
 ];
 
-/// Texts that belong to one machine or one mirror. Each is split into parts here, so that this file does not
-/// contain the text.
+/// Texts that belong to one machine or one mirror. Each text is split into parts here, so that this file does
+/// not contain the text.
 const FOREIGN: &[&[&str]] = &[
     &["/ho", "me/"],
     &["/ro", "ot/"],
