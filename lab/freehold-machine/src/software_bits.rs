@@ -2,8 +2,8 @@
 //!
 //! Some processors fault when a bit must be set, and the kernel sets it. [`SoftwareBits`] wraps any format
 //! and changes only the hardware's step ([`Format::hardware_step`]), which the walks of `cpu.rs` use: instead
-//! of setting a bit, it raises a fault. All other functions call those of `F`; a new function of [`Format`]
-//! must be added here if it has a default. Tests run the engine on this format
+//! of setting a bit, this step raises a fault. All other functions call those of `F`; a new function of
+//! [`Format`] must be added here if it has a default. Tests run the engine on this format
 //! (`tests/shuttle_engine/software_bits.rs`).
 
 use freehold_pagetable::{

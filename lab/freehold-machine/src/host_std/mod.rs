@@ -33,7 +33,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Number of threads that may be inside `with_cpu` at once. The first threads have numbers of their own. All
 /// further threads share the last number, one at a time.
 pub(crate) const MAX_CPUS: usize = 64;
-/// The number that all threads use that have no number of their own.
+/// The number of all threads that have no number of their own.
 const SHARED: usize = MAX_CPUS - 1;
 /// Marks a thread that has no number yet.
 const UNSET: usize = usize::MAX;

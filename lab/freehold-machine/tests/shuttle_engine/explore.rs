@@ -132,7 +132,7 @@ mod checker {
     fn run(scheduler: impl Scheduler + 'static, locking: Locking, scenario: &Scenario) -> usize {
         let scenario = scenario.clone();
         let mut config = Config::default();
-        // The engine itself needs less stack. Formatting the message of a failed assertion needs this much.
+        // A stack of this size is needed only to format the message of a failed assertion.
         config.stack_size = 1 << 18;
         Runner::new(scheduler, config).run(move || scenario(locking))
     }

@@ -172,7 +172,7 @@ fn replaced_mapping_is_never_missing_for_faults() {
         let replaced = AtomicBool::new(false);
         thread::scope(|scope| {
             scope.spawn(|| {
-                // No lookup finds a moment at which neither the old mapping nor the new one is there.
+                // No lookup finds a moment at which neither the old mapping nor the new mapping is present.
                 assert_eq!(scene.process.mmap(page(1), PAGE, RW, FIXED, None, 0), Ok(page(1)));
                 replaced.store(true, SeqCst);
             });

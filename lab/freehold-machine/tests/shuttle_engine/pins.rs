@@ -78,7 +78,7 @@ fn c57_fast_pin_concurrent_with_fork() {
             });
             let (child, pins) = (child.unwrap(), pins.unwrap());
             {
-                // C-21: the child has the contents of all pages, including the copied one, at one moment.
+                // C-21: the child has the contents of all pages, including the copied page, at one moment.
                 let mut cpu = scene.machine.cpu(2);
                 let [first, second] = [0, 1].map(|n| child.load::<u64>(&mut cpu, page(n)).unwrap());
                 assert!(second != 6 || first == 5, "the child has the second store but not the first");

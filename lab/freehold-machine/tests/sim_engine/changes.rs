@@ -155,7 +155,7 @@ fn range_writers_in_empty_arenas_share_almost_no_cache_line() {
         (world, report)
     });
     // Cache lines of anon_vmas are transferred between CPUs, because on this host any CPU may free memory
-    // after a grace period, and another may allocate it again.
+    // after a grace period, and another CPU may allocate that memory again.
     let ours = ["freehold-range/", "freehold-pagetable/", "freehold/src/space/", "freehold-vmspace/"];
     let most = more.places.iter().find(|place| ours.iter().any(|part| place.0.contains(part)));
     assert!(most.is_none_or(|place| place.1 < 0.1), "{:?}", more.places);
