@@ -175,7 +175,7 @@ pub struct Costs {
     pub pause: Span,
     /// Entering the kernel for a page fault and returning.
     pub trap: Span,
-    /// Work of a kernel in a fault that does not concern the address space: accounting, statistics.
+    /// Work of a kernel in a fault, in addition to the work on the address space: accounting, statistics.
     pub fault: Span,
     /// Sending an interrupt to other processors.
     pub interrupt_send: Span,

@@ -6,8 +6,8 @@
 //! parts of the trace.
 //!
 //! The example `coverage` of `freehold-machine` reads such a trace, and lists the cache lines that the
-//! simulation did not see. Every entry point of the simulation needs a `Within` guard; otherwise its own
-//! accesses appear in that list.
+//! simulation did not see. Every entry point of the simulation needs a `Within` guard; otherwise the
+//! simulation's own accesses appear in that list.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
