@@ -97,7 +97,7 @@ pub fn run() -> Result<(), String> {
 /// The version of all packages.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A project outside of this workspace that knows only the packages.
+/// A project that knows only the packages and is outside of this workspace.
 struct Project {
     name: &'static str,
     /// Lines of the section `[dependencies]`.
