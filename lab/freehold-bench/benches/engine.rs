@@ -1,5 +1,5 @@
-//! Times of all subjects with 10 to 65,000 areas, on one thread and two, and times of operations that only
-//! the engine has.
+//! Times of all subjects with 10 to 65,000 areas, on one and on two threads, and times of operations that
+//! only the engine has.
 //!
 //! `cargo bench --bench engine`. The subjects and their operations are in `src/`; this file repeats and times
 //! them. Two threads work in one address space. The figure is the time until both threads have finished,
