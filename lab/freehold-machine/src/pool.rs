@@ -236,7 +236,7 @@ impl Pool {
         }
     }
 
-    /// Returns the value of the clock. The caller reads it before a walk begins.
+    /// Returns the value of the clock. The caller reads the clock before a walk begins.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
         // Acquire: pairs with the tick in `retire`.

@@ -24,7 +24,7 @@ pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> 
     entries.into_iter().find(|(_, raw)| *raw != RAW)
 }
 
-/// Sets every entry of a table that no task uses to `RAW`.
+/// Sets every entry of a table to `RAW`. No task uses the table.
 ///
 /// The value is a constant because the checker computes a hash for each atomic that is created at run time.
 pub(crate) fn fill_table<const RAW: u64>(table: &Table) {

@@ -31,7 +31,8 @@ pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> 
     contents::find_other::<RAW, ENTRIES>(entries)
 }
 
-/// Sets every entry of a table that no other task changes to `RAW`. Late tasks may read the entries.
+/// Sets every entry of a table to `RAW`. No other task changes the table, but late tasks may read its
+/// entries.
 pub(crate) fn fill_table<const RAW: u64>(table: &Table) {
     // Relaxed: a late task uses the value only as a hint.
     entries_of(table).iter().for_each(|entry| entry.store(RAW, Ordering::Relaxed));
