@@ -22,13 +22,9 @@ use allocator_api2::vec::Vec;
 use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
 use freehold_vmspace::PageIndex;
 
-/// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex. Without huge
-/// pages, no fault takes one.
-const MUTEXES: usize = match (cfg!(feature = "hugetlb"), CHECKED) {
-    (false, _) => 1,
-    (true, true) => 2,
-    (true, false) => 256,
-};
+/// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex, and
+/// without huge pages, because no fault takes a mutex then.
+const MUTEXES: usize = if CHECKED || !cfg!(feature = "hugetlb") { 2 } else { 256 };
 
 /// A fault mutex, alone in its cache line. Always locked for writing.
 #[repr(align(64))]
