@@ -114,6 +114,22 @@ impl Pfn {
     pub const fn is_aligned(self, level: Level) -> bool {
         self.0 & (level.frames() - 1) == 0
     }
+
+    /// Returns the last frame up to this one at which a leaf of `level` may start.
+    #[inline]
+    pub const fn align_down(self, level: Level) -> Self {
+        Pfn(self.0 & !(level.frames() - 1))
+    }
+
+    /// Returns the first frame from this one on at which a leaf of `level` may start. Returns `None` if there
+    /// is none.
+    #[inline]
+    pub const fn align_up(self, level: Level) -> Option<Self> {
+        match self.0.checked_next_multiple_of(level.frames()) {
+            Some(number) => Some(Pfn(number)),
+            None => None,
+        }
+    }
 }
 
 impl fmt::Debug for Pfn {

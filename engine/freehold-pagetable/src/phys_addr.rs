@@ -19,6 +19,7 @@ use core::{fmt, ops};
 /// assert_eq!((at.pfn(), at.page_offset()), (Pfn::new(1), 0x234));
 /// assert_eq!(Pfn::new(2).start(), PhysAddr::new(0x2000));
 /// assert_eq!(u64::from(at.align_down(0x1000)), 0x1000);
+/// assert_eq!((Pfn::new(2) + 3, Pfn::new(5) - Pfn::new(2)), (Pfn::new(5), 3));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(transparent)]
@@ -55,6 +56,36 @@ impl Pfn {
     #[inline]
     pub const fn start(self) -> PhysAddr {
         PhysAddr(self.get() << PAGE_SHIFT)
+    }
+}
+
+/// Panics on overflow.
+impl ops::Add<u64> for Pfn {
+    type Output = Self;
+
+    #[inline]
+    fn add(self, frames: u64) -> Self {
+        Pfn::new(self.get().checked_add(frames).expect("the sum exceeds the last frame"))
+    }
+}
+
+/// Panics if the result would be negative.
+impl ops::Sub<u64> for Pfn {
+    type Output = Self;
+
+    #[inline]
+    fn sub(self, frames: u64) -> Self {
+        Pfn::new(self.get().checked_sub(frames).expect("the difference is negative"))
+    }
+}
+
+/// Returns the distance in frames. Panics if the right frame has the higher number.
+impl ops::Sub for Pfn {
+    type Output = u64;
+
+    #[inline]
+    fn sub(self, other: Self) -> u64 {
+        self.get().checked_sub(other.get()).expect("the difference is negative")
     }
 }
 

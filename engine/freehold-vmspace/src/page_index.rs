@@ -7,7 +7,7 @@
 
 use core::{
     fmt,
-    ops::{Add, AddAssign, Range, Sub},
+    ops::{Add, AddAssign, Range, Sub, SubAssign},
 };
 use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE};
 
@@ -15,6 +15,18 @@ use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE};
 ///
 /// A page has 4 KiB, also in the offset of a VMA in its object (Linux's `pgoff`). The cache of a hugetlb file
 /// is the only exception: there a page has the page size of the file.
+///
+/// # Examples
+///
+/// ```
+/// use freehold_vmspace::{PageCount, PageIndex};
+///
+/// let page = PageIndex::of_byte(0x5678);
+/// assert_eq!((page, page.byte()), (PageIndex::new(5), 0x5000));
+/// assert_eq!((page.align_down(4), page.align_up(4)), (PageIndex::new(4), Some(PageIndex::new(8))));
+/// assert_eq!(page + PageCount::new(2) - page, PageCount::new(2));
+/// assert_eq!(u64::from(page), 5);
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageIndex(u64);
@@ -87,6 +99,31 @@ impl PageIndex {
         PageIndex(self.0.saturating_add(pages))
     }
 
+    /// Returns true if the number is a multiple of `pages`, a power of two.
+    #[inline]
+    pub const fn is_aligned(self, pages: u64) -> bool {
+        debug_assert!(pages.is_power_of_two());
+        self.0 & (pages - 1) == 0
+    }
+
+    /// Returns the last page up to this one whose number is a multiple of `pages`, a power of two.
+    #[inline]
+    pub const fn align_down(self, pages: u64) -> Self {
+        debug_assert!(pages.is_power_of_two());
+        PageIndex(self.0 & !(pages - 1))
+    }
+
+    /// Returns the first page from this one on whose number is a multiple of `pages`, a power of two. Returns
+    /// `None` if there is none.
+    #[inline]
+    pub const fn align_up(self, pages: u64) -> Option<Self> {
+        debug_assert!(pages.is_power_of_two());
+        match self.0.checked_next_multiple_of(pages) {
+            Some(index) => Some(PageIndex(index)),
+            None => None,
+        }
+    }
+
     /// Returns the page that is `pages` pages later, modulo 2<sup>64</sup>. The index of an anonymous page is
     /// at first the page number of its address, and a move may take the index below 0.
     #[inline]
@@ -126,6 +163,22 @@ impl AddAssign<u64> for PageIndex {
     }
 }
 
+impl AddAssign<PageCount> for PageIndex {
+    #[inline]
+    fn add_assign(&mut self, pages: PageCount) {
+        *self += pages.get();
+    }
+}
+
+impl Sub<PageCount> for PageIndex {
+    type Output = PageIndex;
+
+    #[inline]
+    fn sub(self, pages: PageCount) -> PageIndex {
+        self - pages.get()
+    }
+}
+
 impl Sub<u64> for PageIndex {
     type Output = PageIndex;
 
@@ -142,6 +195,20 @@ impl Sub for PageIndex {
     #[inline]
     fn sub(self, earlier: PageIndex) -> PageCount {
         PageCount(self.0 - earlier.0)
+    }
+}
+
+impl From<u64> for PageIndex {
+    #[inline]
+    fn from(index: u64) -> Self {
+        PageIndex(index)
+    }
+}
+
+impl From<PageIndex> for u64 {
+    #[inline]
+    fn from(index: PageIndex) -> u64 {
+        index.0
     }
 }
 
@@ -227,6 +294,17 @@ impl IntoIterator for PageRange {
 /// A number of pages, as a type that cannot be confused with a number of bytes.
 ///
 /// A page has 4 KiB, except in the cache of a hugetlb file; see [`PageIndex`].
+///
+/// # Examples
+///
+/// ```
+/// use freehold_vmspace::PageCount;
+///
+/// let pages = PageCount::of_bytes(0x3000);
+/// assert_eq!((pages.get(), pages.bytes()), (3, 0x3000));
+/// assert_eq!(pages.checked_sub(PageCount::new(4)), None);
+/// assert_eq!(PageCount::from(3), pages);
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(transparent)]
 pub struct PageCount(u64);
@@ -276,6 +354,15 @@ impl PageCount {
         PageCount(self.0.saturating_add(more.0))
     }
 
+    /// Returns the sum, or `None` on overflow.
+    #[inline]
+    pub const fn checked_add(self, more: PageCount) -> Option<Self> {
+        match self.0.checked_add(more.0) {
+            Some(pages) => Some(PageCount(pages)),
+            None => None,
+        }
+    }
+
     /// Returns the difference, or `None` if `less` is larger.
     #[inline]
     pub const fn checked_sub(self, less: PageCount) -> Option<Self> {
@@ -320,5 +407,26 @@ impl Sub for PageCount {
     #[inline]
     fn sub(self, less: PageCount) -> PageCount {
         PageCount(self.0 - less.0)
+    }
+}
+
+impl SubAssign for PageCount {
+    #[inline]
+    fn sub_assign(&mut self, less: PageCount) {
+        self.0 -= less.0;
+    }
+}
+
+impl From<u64> for PageCount {
+    #[inline]
+    fn from(pages: u64) -> Self {
+        PageCount(pages)
+    }
+}
+
+impl From<PageCount> for u64 {
+    #[inline]
+    fn from(pages: PageCount) -> u64 {
+        pages.0
     }
 }

@@ -75,6 +75,16 @@
 //! `docs/guide/locking.md`, and the documents that it links to, list the locks and what may be changed under
 //! each of them.
 //!
+//! # Addresses
+//!
+//! Functions of this crate take an address of a program as a `u64`, because it is often a register or an
+//! argument of a system call. Nothing has to be checked before the call: any number is allowed, and one
+//! outside user space gives an error, or `None`. Functions return addresses as `u64` too.
+//!
+//! The types [`VirtAddr`], [`PhysAddr`] and [`Pfn`] appear where a kernel handles page tables and frames: in
+//! [`platform`], in [`rmap`] and in [`freehold_vmspace`]. [`PageIndex`] and [`PageCount`] count pages of
+//! files. All of these types convert from and to `u64`.
+//!
 //! # Features
 //!
 //! Each feature in this table is on by default. A kernel that turns one off gets less code; the table of code

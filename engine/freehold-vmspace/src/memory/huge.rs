@@ -123,7 +123,7 @@ impl<P: Platform> Memory<P> {
     /// Returns the first frames of the huge pages, one of each size, that could contain `pfn`.
     pub fn huge_pages_around(&self, pfn: Pfn) -> impl Iterator<Item = (Pfn, Level)> {
         HugePageSize::ALL.into_iter().map(HugePageSize::level).filter_map(move |level| {
-            let first = Pfn::new(pfn.get() & !(level.frames() - 1));
+            let first = pfn.align_down(level);
             self.platform().has_frame(first).then_some((first, level))
         })
     }
