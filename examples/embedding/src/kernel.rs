@@ -98,7 +98,7 @@ struct Threads;
 
 impl Processors for Threads {
     fn interrupt(&self, cpu: usize) {
-        // Runs between two instructions: the interrupting thread acts in place of the interrupted one.
+        // Runs between two instructions: the interrupting thread acts in place of the interrupted thread.
         let _busy = lock(&BUSY[cpu]);
         TLBS.answer(cpu, self);
     }

@@ -2,8 +2,8 @@
 //!
 //! An example that does not work misleads its readers, so it is tested like the engine. The tests use
 //! [`Program`] of `main.rs` and a [`Board`] of `kernel.rs`. A board with little memory shows that frames are
-//! freed: otherwise they soon run out. `check` of the address space then compares the engine's structures
-//! with each other.
+//! freed: otherwise the frames soon run out. `check` of the address space then compares the engine's
+//! structures with each other.
 
 use super::{Board, Program, main};
 use freehold::prelude::*;
@@ -20,7 +20,7 @@ fn example_runs_without_error() {
 fn unmapped_frames_can_be_allocated_again() {
     let engine = Engine::new(Board::new(256), Config::new()).unwrap();
     let program = Program(AddressSpace::new(&engine, &SpaceConfig::new()).unwrap());
-    // Maps more than the memory in total, so frames that are not freed would run out.
+    // Maps more memory in total than the board has. If frames were not freed, they would run out.
     for turn in 0..20 {
         let at = program.0.mmap(0, 64 * PAGE_SIZE, RW, ANON, None, 0).unwrap();
         for page in 0..64 {
