@@ -1,5 +1,6 @@
-// What stores bring where anonymous memory has blocks of 16 KiB everywhere and of 64 KiB where MADV_HUGEPAGE asked for them. What came with a
-// store is read and locked afterwards, so that the recording has touched it.
+// Shows which pages a store brings in. Anonymous memory has blocks of 16 KiB everywhere, and blocks of 64 KiB
+// where MADV_HUGEPAGE requested them. The program then reads or locks the memory, so that recorded events touch
+// every page that a store has brought in.
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <sys/mman.h>
@@ -29,7 +30,7 @@ static void touch(volatile char *at) {
     at[63 * PAGE] = 1;
 }
 
-// All that is not there is zeroes from now on.
+// Populates the memory: absent pages become pages of zeroes.
 static void read_all(volatile char *at) {
     madvise((void *)at, PAGES * PAGE, MADV_POPULATE_READ);
 }

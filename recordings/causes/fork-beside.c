@@ -1,4 +1,5 @@
-/* cc -O1 -static -pthread: a thread that stores and discards beside forks, which take long enough for several of both. */
+/* cc -O1 -static -pthread: a thread stores to pages and discards them while the main thread forks.
+   Each fork takes long enough for several stores and discards. */
 #include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,7 +21,7 @@ static void *stores(void *unused)
 int main(void)
 {
 	pthread_t thread;
-	/* It lies below all else, and so is copied first. */
+	/* This mapping lies below all other mappings, so fork copies it first. */
 	mmap((void *)0x10000000, 4096 * PAGE, PROT_READ | PROT_WRITE,
 	     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_POPULATE, -1, 0);
 	pages = mmap(0, 32 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

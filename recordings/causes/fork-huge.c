@@ -1,4 +1,5 @@
-/* cc -O1 -static: a huge page after a fork. It is split by the child's store, and stays whole at the parent's, which is alone with it then. */
+/* cc -O1 -static: stores to a huge page after a fork. The store of the child splits the page. The store
+   of the parent keeps the page whole, because the child has exited and no other process maps the page. */
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>

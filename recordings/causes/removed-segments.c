@@ -1,4 +1,5 @@
-/* Removes segments of System V shared memory: plainly, and while another thread maps them anew. */
+/* Removes segments of System V shared memory: first without other threads, then while another thread calls
+   remap_file_pages. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -33,14 +34,14 @@ static void end(void) { shmctl(id, IPC_RMID, 0); }
 int main(int count, char **args) {
   long rounds = count > 1 ? atol(args[1]) : 200;
   char *at = segment(2), *other;
-  end(), anew(at, 2 * P), shmdt(at), shmat(id, 0, 0);               /* gone */
+  end(), anew(at, 2 * P), shmdt(at), shmat(id, 0, 0);               /* the segment is gone */
   at = segment(2), end(), anew(at, P), shmdt(at), shmat(id, 0, 0);     /* the other page stays */
   at = segment(2), other = shmat(id, 0, 0), end();
   anew(at, 2 * P), shmdt(at), anew(other, 2 * P), shmdt(other);       /* attached twice */
   at = segment(2), mprotect(at, P, PROT_READ), mprotect(at, P, PROT_READ | PROT_WRITE);
-  end(), anew(at, 2 * P), shmdt(at);                                  /* in two parts */
+  end(), anew(at, 2 * P), shmdt(at);                                  /* mapped by two VMAs */
   at = segment(2), end(), at = mremap(at, 2 * P, 4 * P, MREMAP_MAYMOVE), anew(at, 4 * P), shmdt(at);
-  at = segment(2), end();                                             /* a child keeps it */
+  at = segment(2), end();                                             /* a child keeps the segment */
   pid_t child = fork();
   if (!child) { usleep(20000); _exit(anew(at, 2 * P) == 0); }
   anew(at, 2 * P), shmdt(at), shmat(id, 0, 0), waitpid(child, 0, 0), shmat(id, 0, 0);

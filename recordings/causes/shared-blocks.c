@@ -1,5 +1,5 @@
-// What first accesses bring where shared memory has blocks of 16 KiB everywhere, of 64 KiB within the length of the file, and of 128 KiB
-// and 2 MiB where MADV_HUGEPAGE asked for them.
+// Shows which pages a first access brings in. Shared memory has blocks of 16 KiB everywhere, of 64 KiB
+// within the length of the file, and of 128 KiB and 2 MiB where MADV_HUGEPAGE requested them.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -18,7 +18,8 @@ static int memory(unsigned long pages) {
     return fd;
 }
 
-// Pages of the file from `first` on, `shift` pages away from where file and memory agree.
+// Maps pages of the file from page `first` on. The address is `shift` pages above an address with the
+// alignment of the file.
 static volatile char *map(int fd, int flags, unsigned long first, unsigned long pages, unsigned long shift) {
     char *room = mmap(0, pages * PAGE + 3 * HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uintptr_t at = ((uintptr_t)room + HUGE) & -HUGE;
@@ -35,7 +36,7 @@ static void touch(volatile char *at, unsigned long page, int write) {
 }
 
 static void each_way(int write, int advice) {
-    // Everything of a file, parts of it, and elsewhere in a block than in memory.
+    // Maps the whole file and parts of the file, also at addresses that are not aligned like the file.
     for (unsigned long first = 0; first < 40; first += 13) {
         int fd = memory(PAGES + 8);
         volatile char *at = map(fd, MAP_SHARED, first, PAGES - first, 0);
@@ -55,7 +56,7 @@ static void each_way(int write, int advice) {
     volatile char *at = map(fd, MAP_SHARED, 0, 45, 0);
     touch(at, 44, write);
     touch(at, 33, write);
-    // A hole and a new end take pages of blocks.
+    // A hole and a new end remove pages of blocks.
     fd = memory(PAGES);
     at = map(fd, MAP_SHARED, 0, PAGES, 0);
     for (unsigned long page = 0; page < PAGES; page += 16)
