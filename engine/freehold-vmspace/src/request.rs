@@ -47,6 +47,7 @@ pub enum NodeChoice {
 
 /// The use of requested frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FramePurpose {
     /// Pages of private memory of programs. They can be moved to other frames while programs run.
     Anonymous,
@@ -60,6 +61,7 @@ pub enum FramePurpose {
 
 /// How hard a platform should try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum AllocEffort {
     /// Only memory that is free now. If there is none, the caller continues with less (for example smaller
     /// pages), and nothing fails.

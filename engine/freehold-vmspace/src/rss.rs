@@ -6,6 +6,7 @@
 
 /// Kinds of resident pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RssKind {
     /// Pages of ordinary files.
     File,

@@ -17,7 +17,7 @@ macro_rules! settings {
         impl $name {$(
             #[doc = concat!("Returns these settings with another value of the field `", stringify!($field), "`.")]
             #[must_use]
-            pub fn $field(mut self, $field: $type) -> Self {
+            pub const fn $field(mut self, $field: $type) -> Self {
                 self.$field = $field;
                 self
             }

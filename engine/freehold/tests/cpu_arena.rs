@@ -14,7 +14,7 @@ use freehold::{
 };
 use std::{sync::Barrier, thread};
 
-const LOCKING: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const LOCKING: Locking = DEFAULT.write(Write::RangesOnly);
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
 const GIB: u64 = 1 << 30;
 const ARENA_BYTES: u64 = 64 * GIB;

@@ -18,7 +18,7 @@ use freehold::{
 use freehold_machine::Task;
 use std::thread;
 
-const RANGE_WRITERS: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
+const RANGE_WRITERS: Locking = DEFAULT.write(Write::RangesOnly);
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 const NEW: MapFlags = ANON.union(MapFlags::FIXED_NOREPLACE);

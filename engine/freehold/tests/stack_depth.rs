@@ -130,7 +130,7 @@ fn userfaults(depths: &mut Depths) {
     let process = world.process(Locking::default());
     let cpu = world.machine.cpu(0);
     anon(&process, BASE, 64);
-    let config = UffdConfig { features: Features::EVENT_REMOVE, user_mode_only: false };
+    let config = UffdConfig::new().features(Features::EVENT_REMOVE);
     let uffd = Userfaultfd::new(process.space(), config).unwrap();
     let modes = RegisterMode::MISSING | RegisterMode::WP;
     depths.of("uffd register", || uffd.register(BASE, 64 * PAGE, modes)).unwrap();
@@ -181,7 +181,7 @@ fn huge_pages(depths: &mut Depths) {
     process.madvise(thp, 2 * HUGE, Advice::HugePage).unwrap();
     depths.of("a fault that allocates a huge page", || process.store(&mut cpu, thp, 1u64)).unwrap();
     process.mmap(thp + 4 * HUGE, HUGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
-    world.engine().set_blocks(Blocks { always: Blocks::SIZES, advised: 0 });
+    world.engine().set_blocks(Blocks::new().always(Blocks::SIZES));
     depths.of("a fault that allocates a block", || process.store(&mut cpu, thp + 4 * HUGE, 1u64)).unwrap();
     depths.of("munmap of a part of a huge page", || process.munmap(thp + PAGE, PAGE)).unwrap();
     depths.of("exit with huge pages", || drop(process));

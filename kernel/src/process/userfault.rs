@@ -98,7 +98,7 @@ impl Fault {
             return Err(Errno::EINVAL);
         };
         let space = self.space.upgrade().ok_or(Errno::ENOMEM)?;
-        let config = UffdConfig { features, user_mode_only: self.user_mode_only };
+        let config = UffdConfig::new().features(features).user_mode_only(self.user_mode_only);
         let handle = Userfaultfd::new(&space, config).map_err(|_| Errno::ENOMEM)?;
         place.write(&[API, Features::all().bits(), IOCTLS])?;
         let unused = self.handle.lock().replace(Arc::new(handle));

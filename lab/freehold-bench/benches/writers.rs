@@ -107,7 +107,7 @@ impl Side {
     /// Creates both spaces, each with the areas of two threads.
     fn new(name: &'static str, write: Write, placement: Placement) -> Side {
         let space = || {
-            let space = Space::with_areas_by(AREAS, Locking { write, ..Locking::default() }, placement);
+            let space = Space::with_areas_by(AREAS, Locking::default().write(write), placement);
             for thread in 0..2 {
                 let place = BASE + (thread + 1) * PLACE;
                 for n in 0..AREAS {

@@ -224,7 +224,7 @@ struct Beside {
 fn with_design(unmap: Unmap) -> Outcome<Beside> {
     let machine: Machine = Machine::new(MachineConfig::phantom(LARGE + (64 << 20)).cpus(2).fast())?;
     let kernel = Engine::new(machine.clone(), Config::default())?;
-    let locking = Locking { unmap, ..Locking::default() };
+    let locking = Locking::default().unmap(unmap);
     let process = Process::new(&kernel, &SpaceConfig::new().locking(locking).lock_stats(true))?;
     let large = process.mmap(0, LARGE, RW, ANON | MapFlags::POPULATE, None, 0)?;
     assert!(machine.stats().frames.allocated >= LARGE / PAGE_SIZE, "not all of the memory was populated");

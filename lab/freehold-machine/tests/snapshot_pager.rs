@@ -50,7 +50,7 @@ fn process_reads_its_snapshot_through_the_pager() {
     let process = new();
     let features =
         Features::EVENT_FORK | Features::EVENT_REMAP | Features::EVENT_REMOVE | Features::EVENT_UNMAP;
-    let config = UffdConfig { features, user_mode_only: false };
+    let config = UffdConfig::new().features(features);
     let uffd = Arc::new(Userfaultfd::new(process.space(), config).unwrap());
     uffd.register(START, PAGES * PAGE, RegisterMode::MISSING).unwrap();
     let work = Work::default();

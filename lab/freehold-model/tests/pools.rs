@@ -54,7 +54,7 @@ fn the_engine_agrees_with_the_model() {
     let lives = Effort::of(8, 64, 4000);
     for seed in 0..lives {
         let locking = Locking::ALL[seed as usize % Locking::ALL.len()];
-        let mut engine = Engine::new(Locking { hugetlb: both[seed as usize / 8 % 2], ..locking });
+        let mut engine = Engine::new(locking.hugetlb(both[seed as usize / 8 % 2]));
         done += life(seed, Like::Engine, &mut engine, |model, engine| {
             assert_eq!(engine.in_use(), model.in_use(), "pages of the pool, seed {seed}");
         });

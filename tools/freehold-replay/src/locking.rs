@@ -35,7 +35,7 @@ impl Design {
     /// pages and of files. In the added designs, all other choices are the defaults.
     pub fn compared() -> Vec<Design> {
         let spaces = Locking::ALL.map(Design::from);
-        let tables = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
+        let tables = Locking::default().hugetlb(HugetlbLock::FileLock);
         let others = FileRmap::ALL.into_iter().filter(|design| *design != FileRmap::default());
         let files = others.map(|file_rmap| Design { file_rmap, ..Design::default() });
         spaces.into_iter().chain([tables.into()]).chain(files).collect()

@@ -10,45 +10,38 @@ use freehold::space::HugetlbLock;
 fn every_design_reads_back() {
     for space in Locking::ALL {
         for (fault, file_rmap) in FaultLock::ALL.into_iter().zip(FileRmap::ALL.into_iter().cycle()) {
-            let design = Design { space: Locking { fault, ..space }, file_rmap };
+            let design = Design { space: space.fault(fault), file_rmap };
             assert_eq!(parse(&name(design)), Ok(design));
         }
     }
-    let sections = Locking {
-        unmap: Unmap::Sectioned { bytes: 3 << 20 },
-        fault: FaultLock::VmaPerCpu,
-        write: Write::Whole,
-        ..Locking::default()
-    }
-    .into();
+    let sections = Locking::default()
+        .unmap(Unmap::Sectioned { bytes: 3 << 20 })
+        .fault(FaultLock::VmaPerCpu)
+        .write(Write::Whole)
+        .into();
     assert_eq!(name(sections), "unmap=sectioned:3MiB,fault=per-cpu,write=whole");
     assert_eq!(parse(&name(sections)), Ok(sections));
-    let odd = Locking {
-        unmap: Unmap::Sectioned { bytes: 4097 },
-        fault: FaultLock::VmaPerCpu,
-        ..Locking::default()
-    }
-    .into();
+    let odd = Locking::default().unmap(Unmap::Sectioned { bytes: 4097 }).fault(FaultLock::VmaPerCpu).into();
     assert_eq!(parse(&name(odd)), Ok(odd));
 }
 
 #[test]
 fn values_that_are_not_given_are_the_defaults() {
-    let downgraded = Locking { unmap: Unmap::Downgraded, ..Locking::default() };
+    let downgraded = Locking::default().unmap(Unmap::Downgraded);
     assert_eq!(parse("unmap=downgraded"), Ok(downgraded.into()));
-    let mmap_lock = Locking { fault: FaultLock::MmapLock, ..Locking::default() };
+    let mmap_lock = Locking::default().fault(FaultLock::MmapLock);
     assert_eq!(parse("fault=mmap-lock"), Ok(mmap_lock.into()));
     for (text, write) in [
         ("write=whole", Write::Whole),
         ("write=ranges", Write::Ranges),
         ("write=ranges-only", Write::RangesOnly),
     ] {
-        assert_eq!(parse(text), Ok(Locking { write, ..Locking::default() }.into()));
+        assert_eq!(parse(text), Ok(Locking::default().write(write).into()));
     }
     let alone = Design { file_rmap: FileRmap::Exclusive, ..Design::default() };
     assert_eq!(parse("file-rmap=exclusive"), Ok(alone));
     assert_eq!(name(alone), "unmap=released,fault=per-cpu,write=ranges,file-rmap=exclusive");
-    let of_files = Locking { hugetlb: HugetlbLock::FileLock, ..Locking::default() };
+    let of_files = Locking::default().hugetlb(HugetlbLock::FileLock);
     assert_eq!(parse("hugetlb=file-lock"), Ok(of_files.into()));
     assert_eq!(name(of_files.into()), "unmap=released,fault=per-cpu,write=ranges,hugetlb=file-lock");
 }

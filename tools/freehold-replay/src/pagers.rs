@@ -199,7 +199,7 @@ impl Pagers {
         if let Some(known) = all.get(&number) {
             return Some(Arc::clone(known));
         }
-        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let config = UffdConfig::new().features(Features::SIGBUS);
         let made = Arc::new(Userfaultfd::new(process.space(), config).ok()?);
         all.insert(number, Arc::clone(&made));
         Some(made)

@@ -52,7 +52,7 @@ impl Recorded {
             Some("force") => SharedHuge::Force,
             _ => SharedHuge::Never,
         };
-        let mut blocks = SharedBlocks { all, ..SharedBlocks::default() };
+        let mut blocks = SharedBlocks::new().all(all);
         let mut is_known = false;
         for bytes in (0..u64::BITS).map(|bit| 1 << bit).filter(|bytes| bytes & SharedBlocks::SIZES != 0) {
             let Some(word) = setting(&format!("thp-shmem-{}kB", bytes >> 10)) else { continue };
@@ -81,7 +81,7 @@ impl World {
         let none = match mapping.mount_huge() {
             Some(mount) => matches!(by_mount(blocks, mount), SharedHuge::Never | SharedHuge::Deny),
             None => {
-                blocks == SharedBlocks { all: blocks.all, inherit: blocks.inherit, ..SharedBlocks::default() }
+                blocks == SharedBlocks::new().all(blocks.all).inherit(blocks.inherit)
                     && matches!(blocks.all, SharedHuge::Never | SharedHuge::Deny)
             }
         };
@@ -165,19 +165,18 @@ mod tests {
                 _ => return None,
             })
         };
-        let blocks = SharedBlocks {
-            all: SharedHuge::Advise,
-            always: (16 + 256) << 10,
-            within_size: 64 << 10,
-            advised: 128 << 10,
-            inherit: HUGE,
-        };
+        let blocks = SharedBlocks::new()
+            .all(SharedHuge::Advise)
+            .always((16 + 256) << 10)
+            .within_size(64 << 10)
+            .advised(128 << 10)
+            .inherit(HUGE);
         assert_eq!(Recorded::by(settings), Recorded { blocks, is_known: true });
     }
 
     #[test]
     fn sizes_that_are_not_recorded_have_initial_values() {
-        let blocks = |all| SharedBlocks { all, inherit: HUGE, ..SharedBlocks::default() };
+        let blocks = |all| SharedBlocks::new().all(all).inherit(HUGE);
         for (word, all) in [
             (None, SharedHuge::Never),
             (Some("never"), SharedHuge::Never),

@@ -135,8 +135,7 @@ pub fn unmap_names() -> Vec<String> {
 
 /// Returns all designs of munmap, with the other choices as given.
 pub fn unmaps(others: Locking) -> [Locking; 4] {
-    [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released]
-        .map(|unmap| Locking { unmap, ..others })
+    [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released].map(|unmap| others.unmap(unmap))
 }
 
 /// Returns the nanoseconds since `started`.

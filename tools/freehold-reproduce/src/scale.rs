@@ -65,7 +65,7 @@ impl Scale {
     /// Returns [`locking`](Self::locking) with a usual value: the default with exclusive writers, as in all
     /// steps.
     pub fn usual_locking(&self) -> Locking {
-        self.locking(Locking { write: Write::Whole, ..Locking::default() })
+        self.locking(Locking::default().write(Write::Whole))
     }
 
     /// Returns the configuration of an engine.

@@ -55,23 +55,31 @@ pub enum HugePages {
     Always = 2,
 }
 
-/// Sizes of blocks of anonymous memory that a first store installs if it installs no huge page, like
-/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB (multi-size THP).
-///
-/// A store installs the largest block that has one of these sizes and contains the address. The block must be
-/// aligned to its size, lie within the VMA, and be empty so far. If no block fits, the store installs one
-/// page. MADV_NOHUGEPAGE, MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd prevent blocks as they prevent
-/// huge pages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Blocks {
-    /// Sum of the block sizes, in bytes, that are installed wherever they fit. Bits outside
-    /// [`SIZES`](Self::SIZES) have no effect.
-    pub always: u64,
-    /// Sum of the block sizes, in bytes, that are installed only in VMAs with MADV_HUGEPAGE.
-    pub advised: u64,
+settings! {
+    /// Sizes of blocks of anonymous memory that a first store installs if it installs no huge page, like
+    /// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB (multi-size THP).
+    ///
+    /// A store installs the largest block that has one of these sizes and contains the address. The block
+    /// must be aligned to its size, lie within the VMA, and be empty so far. If no block fits, the store
+    /// installs one page. MADV_NOHUGEPAGE, MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd prevent blocks
+    /// as they prevent huge pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Blocks {
+        /// Sum of the block sizes, in bytes, that are installed wherever they fit. Bits outside
+        /// [`SIZES`](Self::SIZES) have no effect.
+        pub always: u64,
+        /// Sum of the block sizes, in bytes, that are installed only in VMAs with MADV_HUGEPAGE.
+        pub advised: u64,
+    }
 }
 
 impl Blocks {
+    /// Returns settings without blocks.
+    #[must_use]
+    pub const fn new() -> Self {
+        Blocks { always: 0, advised: 0 }
+    }
+
     /// Sum of all block sizes: powers of two from 16 KiB to 1 MiB.
     pub const SIZES: u64 = 2 * Self::LARGEST - Self::SMALLEST;
     /// Largest block size, in bytes.
@@ -381,7 +389,7 @@ impl<P: Platform> Engine<P> {
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
-    /// engine.set_blocks(Blocks { always: 64 << 10, advised: 0 });
+    /// engine.set_blocks(Blocks::new().always(64 << 10));
     /// let at = space.mmap(0, 128 << 10, rw, private, None, 0).unwrap();
     /// space.handle_fault(at + (64 << 10), Access::WRITE).unwrap();
     /// assert_eq!(space.rss().anon, 16);
@@ -534,7 +542,7 @@ impl<P: Platform> Engine<P> {
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let file = File::new(&Mapping::memfd(&engine, 4 << 20).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
-    /// engine.set_shared_blocks(SharedBlocks { always: 64 << 10, ..SharedBlocks::default() });
+    /// engine.set_shared_blocks(SharedBlocks::new().always(64 << 10));
     /// let flags = MapFlags::SHARED | MapFlags::FIXED;
     /// let at = space.mmap(64 << 20, 64 << 10, Prot::READ, flags, Some(&file), 0).unwrap();
     /// space.handle_fault(at, Access::READ).unwrap();

@@ -95,7 +95,7 @@ impl<P: Platform> Files<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, engine::SharedBlocks};
     /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// let blocks = SharedBlocks { within_size: 64 << 10, ..SharedBlocks::default() };
+    /// let blocks = SharedBlocks::new().within_size(64 << 10);
     /// engine.set_shared_blocks(blocks);
     /// assert_eq!(engine.files().shared_blocks(), blocks);
     /// ```

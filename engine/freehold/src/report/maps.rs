@@ -23,6 +23,7 @@ use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::UserRange;
 
 /// Name of a VMA in reports.
+#[non_exhaustive]
 pub enum MapName<P: Platform> {
     /// Anonymous memory without a special role.
     None,

@@ -322,7 +322,7 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, space::{AddressSpace, Locking, SpaceConfig, Unmap}};
     /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// let locking = Locking { unmap: Unmap::Downgraded, ..Locking::default() };
+    /// let locking = Locking::default().unmap(Unmap::Downgraded);
     /// let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
     /// assert_eq!(space.fork().unwrap().locking(), locking);
     /// ```

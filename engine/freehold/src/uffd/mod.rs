@@ -91,7 +91,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::SIGBUS, user_mode_only: false }).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::new().features(Features::SIGBUS)).unwrap();
     /// uffd.register(at, PAGE_SIZE, RegisterMode::MISSING).unwrap();
     /// assert!(space.handle_fault(at, Access::READ).is_err());
     /// uffd.close();

@@ -155,7 +155,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
     /// // With this feature, a fault fails instead of waiting for the pager.
-    /// let config = UffdConfig { features: Features::SIGBUS, ..UffdConfig::default() };
+    /// let config = UffdConfig::new().features(Features::SIGBUS);
     /// let uffd = Userfaultfd::new(&space, config).unwrap();
     /// let ioctls = uffd.register(at, 2 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
     /// assert!(ioctls.contains(RangeIoctls::COPY) && !ioctls.contains(RangeIoctls::WRITEPROTECT));
@@ -226,7 +226,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::SIGBUS, user_mode_only: false }).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::new().features(Features::SIGBUS)).unwrap();
     /// uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
     /// uffd.unregister(at, PAGE_SIZE).unwrap();
     /// assert!(space.handle_fault(at, Access::READ).is_ok());

@@ -152,7 +152,7 @@ const OF_SPACES: &[Call] = &[
         let _ = p.install_special(a, b, VmFlags::READ, &special);
     }),
     ("userfaultfd", |_, p, a, b| {
-        let config = UffdConfig { features: Features::empty(), user_mode_only: false };
+        let config = UffdConfig::new().features(Features::empty());
         let uffd = Userfaultfd::new(p.space(), config).unwrap();
         let all = RegisterMode::MISSING | RegisterMode::WP;
         let _ = (uffd.register(BASE, 4 * PAGE, all), uffd.register(a, b, all));

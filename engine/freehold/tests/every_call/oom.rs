@@ -32,11 +32,11 @@ const SPARES: [u64; 3] = [0, 1, 2];
 /// have several.
 fn designs() -> [Locking; 5] {
     let [mmap_lock, .., ranges, _] = Locking::ALL;
-    let whole = Locking { write: Write::Whole, ..ranges };
+    let whole = ranges.write(Write::Whole);
     [
         mmap_lock,
-        Locking { unmap: Unmap::Sectioned { bytes: 2 << 20 }, ..whole },
-        Locking { unmap: Unmap::Downgraded, ..ranges },
+        whole.unmap(Unmap::Sectioned { bytes: 2 << 20 }),
+        ranges.unmap(Unmap::Downgraded),
         whole,
         ranges,
     ]

@@ -190,7 +190,7 @@ impl<F: Format> Scene<F> {
                 }
             }
             Between::WriteProtection => {
-                let config = UffdConfig { features: Features::empty(), user_mode_only: false };
+                let config = UffdConfig::new().features(Features::empty());
                 let uffd = Userfaultfd::new(process.space(), config).unwrap();
                 if uffd.register(at, len, RegisterMode::WP).is_ok() {
                     uffd.write_protect(at, len, ProtectMode::WP).unwrap();

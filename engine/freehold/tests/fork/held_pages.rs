@@ -128,7 +128,7 @@ fn c48_uffd_move_refuses_a_page_that_a_reader_holds() {
         let (sender, receiver) = std::sync::mpsc::channel();
         let read = read_with(locking, |space| {
             space.mmap(BASE + PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
-            let config = UffdConfig { features: Features::MOVE, user_mode_only: false };
+            let config = UffdConfig::new().features(Features::MOVE);
             let uffd = Userfaultfd::new(&space, config).unwrap();
             uffd.register(BASE + PAGE, PAGE, RegisterMode::MISSING).unwrap();
             let move_it = move |own: &Space, cpu: &mut Vcpu| {

@@ -21,7 +21,7 @@ fn with(always: u64, advised: u64) -> (World, Process, Vcpu) {
 /// Returns a world with `bytes` of memory and the block sizes of [`with`], and one process and one CPU of the
 /// world.
 fn with_memory(bytes: u64, always: u64, advised: u64) -> (World, Process, Vcpu) {
-    let blocks = Blocks { always: always * KIB, advised: advised * KIB };
+    let blocks = Blocks::new().always(always * KIB).advised(advised * KIB);
     let world = World::with(bytes, Config::new().blocks(blocks));
     let (process, cpu) = (world.process(Locking::default()), world.machine.cpu(0));
     (world, process, cpu)
@@ -51,7 +51,7 @@ fn store(process: &Process, cpu: &mut Vcpu, at: u64, page: u64) {
 #[test]
 fn store_allocates_the_surrounding_block() {
     for locking in Locking::ALL {
-        let blocks = Blocks { always: 64 * KIB, advised: 0 };
+        let blocks = Blocks::new().always(64 * KIB);
         let world = World::with(24 << 20, Config::new().blocks(blocks));
         let (process, mut cpu) = (world.process(locking), world.machine.cpu(0));
         anon(&process, BASE, 128);

@@ -209,7 +209,7 @@ fn collapse_leaves_missing_pages_to_the_pager() {
         map(process, BASE, 2);
         process.store(cpu, BASE, 1u64).unwrap();
         (0..PAGES).for_each(|page| process.store(cpu, BASE + HUGE + page * PAGE, page).unwrap());
-        let config = UffdConfig { features: Features::empty(), user_mode_only: false };
+        let config = UffdConfig::new().features(Features::empty());
         let uffd = Userfaultfd::new(process.space(), config).unwrap();
         uffd.register(BASE, 2 * HUGE, RegisterMode::MISSING).unwrap();
         // A page that the pager has to supply must not become zeroes.

@@ -175,7 +175,7 @@ fn rmap_walks_retry_when_their_table_was_freed() {
 fn uffd_fills_retry_when_their_table_was_freed() {
     each_way(|_, space| {
         map(space, ANON, None);
-        let config = UffdConfig { features: Features::empty(), user_mode_only: false };
+        let config = UffdConfig::new().features(Features::empty());
         let uffd = Userfaultfd::new(space, config).unwrap();
         uffd.register(BASE, HUGE, RegisterMode::MISSING).unwrap();
         let copy = |at| uffd.copy(at, &[3; PAGE as usize], FillMode::empty());

@@ -196,11 +196,11 @@ const CALLS: &[Call] = &[
 /// Designs to test: each kind of munmap, and both values of `write`.
 fn designs() -> [Locking; 5] {
     let [mmap_lock, .., ranges, _] = Locking::ALL;
-    let whole = Locking { write: Write::Whole, ..ranges };
+    let whole = ranges.write(Write::Whole);
     [
         mmap_lock,
-        Locking { unmap: Unmap::Sectioned { bytes: 4 * HUGE }, ..whole },
-        Locking { unmap: Unmap::Downgraded, ..ranges },
+        whole.unmap(Unmap::Sectioned { bytes: 4 * HUGE }),
+        ranges.unmap(Unmap::Downgraded),
         whole,
         ranges,
     ]

@@ -21,10 +21,9 @@ use freehold_machine::{fail_heap_once, stop_failing_heap};
 use std::{ops::Range, slice, thread};
 
 const KIB: u64 = 1 << 10;
-const NONE: SharedBlocks =
-    SharedBlocks { all: SharedHuge::Never, always: 0, within_size: 0, advised: 0, inherit: 0 };
+const NONE: SharedBlocks = SharedBlocks::new();
 /// Blocks of 64 KiB in all mappings.
-const ALWAYS: SharedBlocks = SharedBlocks { always: 64 * KIB, ..NONE };
+const ALWAYS: SharedBlocks = NONE.always(64 * KIB);
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
 
@@ -144,7 +143,7 @@ fn block_needs_matching_alignment_of_file_and_memory() {
 /// it lies in the VMA. A write maps the whole block or one page.
 #[test]
 fn cached_block_is_mapped_whole_if_it_lies_in_the_vma() {
-    let blocks = SharedBlocks { always: 64 * KIB + 256 * KIB, ..NONE };
+    let blocks = NONE.always(64 * KIB + 256 * KIB);
     for (start, pages, page, read, written) in [
         (OTHER, 0..128, 70, vec![64..128], vec![64..128]),
         // The window of a read overlaps both blocks.
@@ -172,7 +171,7 @@ fn cached_block_is_mapped_whole_if_it_lies_in_the_vma() {
 
 #[test]
 fn block_is_smaller_next_to_cached_pages() {
-    let blocks = SharedBlocks { always: (16 + 64 + 256) * KIB, ..NONE };
+    let blocks = NONE.always((16 + 64 + 256) * KIB);
     each_way(blocks, |world, process, cpu| {
         let file = memfd(world, 128);
         map_file(process, &file, BASE, SHARED, 0..128);
@@ -200,19 +199,19 @@ fn shared_blocks_follow_settings_and_advice() {
     let (block, alone) = (0..16, 5..6);
     let size = 64 * KIB;
     let nowhere = ThpDisable::Nowhere;
-    let inherit = |all| SharedBlocks { all, inherit: size, ..NONE };
+    let inherit = |all| NONE.all(all).inherit(size);
     // Each case maps a memfd of 64 pages.
     for (blocks, advice, word, found) in [
         (ALWAYS, None, nowhere, &block),
-        (SharedBlocks { within_size: size, ..NONE }, None, nowhere, &block),
-        (SharedBlocks { advised: size, ..NONE }, None, nowhere, &alone),
-        (SharedBlocks { advised: size, ..NONE }, Some(Advice::HugePage), nowhere, &block),
+        (NONE.within_size(size), None, nowhere, &block),
+        (NONE.advised(size), None, nowhere, &alone),
+        (NONE.advised(size), Some(Advice::HugePage), nowhere, &block),
         (ALWAYS, Some(Advice::NoHugePage), nowhere, &alone),
         (ALWAYS, None, ThpDisable::Everywhere, &alone),
         (ALWAYS, None, ThpDisable::UnlessAdvised, &alone),
         (ALWAYS, Some(Advice::HugePage), ThpDisable::UnlessAdvised, &block),
-        (SharedBlocks { all: SharedHuge::Deny, ..ALWAYS }, None, nowhere, &alone),
-        (SharedBlocks { all: SharedHuge::Force, ..ALWAYS }, None, nowhere, &alone),
+        (ALWAYS.all(SharedHuge::Deny), None, nowhere, &alone),
+        (ALWAYS.all(SharedHuge::Force), None, nowhere, &alone),
         (inherit(SharedHuge::Never), Some(Advice::HugePage), nowhere, &alone),
         (inherit(SharedHuge::Always), None, nowhere, &block),
         (inherit(SharedHuge::Force), None, nowhere, &block),
@@ -222,8 +221,8 @@ fn shared_blocks_follow_settings_and_advice() {
         (inherit(SharedHuge::Advise), None, nowhere, &alone),
         (inherit(SharedHuge::Advise), Some(Advice::HugePage), nowhere, &block),
         // 4 KiB is not a valid block size, 8 KiB is.
-        (SharedBlocks { always: 4 * KIB, ..NONE }, None, nowhere, &alone),
-        (SharedBlocks { always: 8 * KIB, ..NONE }, None, nowhere, &(4..6)),
+        (NONE.always(4 * KIB), None, nowhere, &alone),
+        (NONE.always(8 * KIB), None, nowhere, &(4..6)),
     ] {
         let world = world(blocks);
         let (process, mut cpu) = (world.process(Locking::default()), world.machine.cpu(0));
@@ -246,7 +245,7 @@ fn shared_blocks_follow_settings_and_advice() {
 
 #[test]
 fn within_size_limits_blocks_to_the_file() {
-    let within = SharedBlocks { within_size: 64 * KIB, ..NONE };
+    let within = NONE.within_size(64 * KIB);
     for (blocks, found) in [(ALWAYS, vec![0..16, 32..40]), (within, vec![0..16, 35..36])] {
         each_way(blocks, |world, process, cpu| {
             let file = memfd(world, 40);
@@ -263,7 +262,7 @@ fn within_size_limits_blocks_to_the_file() {
             assert_eq!(process.load::<u64>(cpu, BASE + 35 * PAGE), Ok(36));
         });
     }
-    let inherit = SharedBlocks { all: SharedHuge::WithinSize, inherit: 64 * KIB, ..NONE };
+    let inherit = NONE.all(SharedHuge::WithinSize).inherit(64 * KIB);
     each_way(inherit, |world, process, cpu| {
         let file = memfd(world, 600);
         map_file(process, &file, BASE, SHARED, 0..600);
@@ -275,7 +274,7 @@ fn within_size_limits_blocks_to_the_file() {
 
 #[test]
 fn blocks_of_2_mib_are_mapped_by_small_pages() {
-    let huge = SharedBlocks { all: SharedHuge::Always, inherit: HUGE, always: 64 * KIB, ..NONE };
+    let huge = NONE.all(SharedHuge::Always).inherit(HUGE).always(64 * KIB);
     each_way(huge, |world, process, cpu| {
         let file = memfd(world, 1200);
         map_file(process, &file, BASE, SHARED, 0..1200);
@@ -297,12 +296,12 @@ fn segments_follow_global_and_mount_settings() {
     let size = 64 * KIB;
     for (blocks, mount, found) in [
         (ALWAYS, None, 20..21),
-        (SharedBlocks { all: SharedHuge::Always, ..NONE }, None, 0..512),
-        (SharedBlocks { all: SharedHuge::WithinSize, ..NONE }, None, 0..512),
-        (SharedBlocks { all: SharedHuge::Advise, ..ALWAYS }, None, 20..21),
-        (SharedBlocks { all: SharedHuge::Always, always: size, ..NONE }, Some(SharedHuge::Never), 20..21),
-        (SharedBlocks { all: SharedHuge::Force, ..NONE }, Some(SharedHuge::Never), 0..512),
-        (SharedBlocks { all: SharedHuge::Deny, ..NONE }, Some(SharedHuge::Always), 20..21),
+        (NONE.all(SharedHuge::Always), None, 0..512),
+        (NONE.all(SharedHuge::WithinSize), None, 0..512),
+        (ALWAYS.all(SharedHuge::Advise), None, 20..21),
+        (NONE.all(SharedHuge::Always).always(size), Some(SharedHuge::Never), 20..21),
+        (NONE.all(SharedHuge::Force), Some(SharedHuge::Never), 0..512),
+        (NONE.all(SharedHuge::Deny), Some(SharedHuge::Always), 20..21),
         (NONE, Some(SharedHuge::Always), 0..512),
     ] {
         each_way(blocks, |world, process, cpu| {
@@ -385,7 +384,7 @@ fn hole_or_truncation_splits_a_block() {
 
 #[test]
 fn failed_block_allocation_falls_back_to_smaller_pages() {
-    let all = SharedBlocks { always: HUGE + 64 * KIB, ..NONE };
+    let all = NONE.always(HUGE + 64 * KIB);
     each_way(all, |world, process, cpu| {
         let file = memfd(world, 1024);
         map_file(process, &file, BASE, SHARED, 0..1024);
@@ -428,7 +427,7 @@ fn failed_block_allocation_falls_back_to_smaller_pages() {
 /// removed, and no frame leaks.
 #[test]
 fn concurrent_faults_and_holes_keep_contents_and_leak_nothing() {
-    let blocks = SharedBlocks { always: (16 + 64) * KIB, within_size: 256 * KIB, ..NONE };
+    let blocks = NONE.always((16 + 64) * KIB).within_size(256 * KIB);
     for locking in Locking::ALL {
         let world = world(blocks);
         let file = memfd(&world, 256);

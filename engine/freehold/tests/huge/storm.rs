@@ -185,7 +185,7 @@ fn huge() -> Config {
 
 /// Few and large block sizes, so that other threads often fault while a block is allocated.
 fn blocks() -> Config {
-    let blocks = Blocks { always: 1 << 20 | 1 << 14, advised: 0 };
+    let blocks = Blocks::new().always(1 << 20 | 1 << 14);
     Config::new().huge_pages(HugePages::Never).blocks(blocks)
 }
 

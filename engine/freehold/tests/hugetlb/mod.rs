@@ -38,7 +38,7 @@ const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS).union(Map
 /// Returns every design.
 fn designs() -> impl Iterator<Item = Locking> {
     let both = [HugetlbLock::FileLock, HugetlbLock::VmaLock];
-    Locking::ALL.into_iter().flat_map(move |locking| both.map(|hugetlb| Locking { hugetlb, ..locking }))
+    Locking::ALL.into_iter().flat_map(move |locking| both.map(|hugetlb| locking.hugetlb(hugetlb)))
 }
 
 /// Returns a machine with a pool of `pages` pages of 2 MiB.

@@ -291,7 +291,7 @@ fn concurrent_tasks_share_an_exact_commit_limit() {
     const EACH: u64 = 4;
     for write in [Write::Whole, Write::RangesOnly] {
         let world = World::new();
-        let process = world.process(Locking { write, ..Locking::default() });
+        let process = world.process(Locking::default().write(write));
         let engine = world.engine();
         engine.set_overcommit(Overcommit::Never(PageCount::new(TASKS * EACH)));
         std::thread::scope(|scope| {

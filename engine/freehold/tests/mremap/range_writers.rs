@@ -12,8 +12,8 @@ use freehold::{
 };
 
 const DEFAULT: Locking = Locking::ALL[Locking::ALL.len() - 1];
-const RANGE_WRITERS: Locking = Locking { write: Write::RangesOnly, ..DEFAULT };
-const WHOLE: Locking = Locking { write: Write::Whole, ..DEFAULT };
+const RANGE_WRITERS: Locking = DEFAULT.write(Write::RangesOnly);
+const WHOLE: Locking = DEFAULT.write(Write::Whole);
 const MAYMOVE: RemapFlags = RemapFlags::MAYMOVE;
 
 /// A mapping: start, end, flags, offset, and the first word of each readable page.

@@ -127,7 +127,7 @@ fn row(
     call: impl Fn(&World, &Process) + Sync,
 ) {
     for (unmap, expected) in DESIGNS.into_iter().zip(expected) {
-        let locking = Locking { unmap, write: Write::Whole, ..Locking::default() };
+        let locking = Locking::default().unmap(unmap).write(Write::Whole);
         let seen = with_process(locking, &set_up, |world, process| {
             watched(process, &world.machine, || call(world, process))
         });
@@ -292,7 +292,7 @@ fn exec_and_exit_hold_the_lock() {
 #[test]
 fn range_writers_leave_the_lock_state_unchanged() {
     for (unmap, expected) in DESIGNS.into_iter().zip([Writing, Writing, Reading, Not]) {
-        let locking = Locking { unmap, write: Write::RangesOnly, ..Locking::default() };
+        let locking = Locking::default().unmap(unmap).write(Write::RangesOnly);
         let (seen, _) = with_process(locking, set_up, |world, process| {
             watched(process, &world.machine, || process.munmap(AT, LEN).unwrap())
         });
@@ -305,7 +305,7 @@ fn range_writers_leave_the_lock_state_unchanged() {
 #[test]
 fn range_writer_munmap_takes_no_mmap_lock() {
     for (unmap, expected) in DESIGNS.into_iter().zip([0, 4, 1, 0]) {
-        let locking = Locking { unmap, write: Write::RangesOnly, ..Locking::default() };
+        let locking = Locking::default().unmap(unmap).write(Write::RangesOnly);
         let set_up = |world: &World, process: &Process, cpu: &mut Vcpu| {
             set_up(world, process, cpu);
             // The first change opens the gate for range writers.

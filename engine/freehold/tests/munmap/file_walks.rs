@@ -36,7 +36,7 @@ fn touch(space: &Space, cpu: &mut Vcpu, at: u64) {
 #[test]
 fn table_being_emptied_does_not_become_shared() {
     let at = 0x100 * SPAN;
-    for locking in Locking::ALL.map(|locking| Locking { hugetlb: HugetlbLock::VmaLock, ..locking }) {
+    for locking in Locking::ALL.map(|locking| locking.hugetlb(HugetlbLock::VmaLock)) {
         let machine: Machine = Machine::new(MachineConfig::phantom((ROOM + 8) * HUGE)).unwrap();
         let gated = Gated::new(&machine);
         let engine = Engine::new(gated.clone(), Config::default()).unwrap();

@@ -91,7 +91,7 @@ fn sectioned_munmap_skips_holes_and_rounds_sections_to_pages() {
     for bytes in [0, 1, 6000, PAGE, u64::MAX] {
         let world = World::new();
         let unmap = Unmap::Sectioned { bytes };
-        let process = world.process(Locking { unmap, ..Locking::default() });
+        let process = world.process(Locking::default().unmap(unmap));
         for n in [0, 1, 1 << 20] {
             process.mmap(BASE + n * PAGE, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         }

@@ -45,7 +45,7 @@ pub struct ScarceWorld {
 impl ScarceWorld {
     pub fn new(world: World) -> Self {
         // A range writer uses other memory, and works without it.
-        let hog = world.process(Locking { write: Write::Whole, ..Locking::default() });
+        let hog = world.process(Locking::default().write(Write::Whole));
         let cpu = world.machine.cpu(1);
         let mut frame = [Pfn::new(0)];
         assert_eq!(world.machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);

@@ -29,7 +29,7 @@ use states::STATES;
 /// designs alternate. They do depend on `write`, which is therefore equal for all failures of a call.
 fn design(nth: u64, write: Write) -> Locking {
     let [mmap_lock, .., vma_lock] = Locking::ALL;
-    Locking { write, ..if nth % 4 == 2 { mmap_lock } else { vma_lock } }
+    (if nth % 4 == 2 { mmap_lock } else { vma_lock }).write(write)
 }
 
 /// Runs a quarter of the operations on all states.

@@ -84,7 +84,7 @@ impl oom::Scene for Scene {
         let cpu = stage.world.machine.cpu(0);
         let mapping = Mapping::new(engine, Disk, 12 * state.unit, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
-        let config = UffdConfig { features: state.features.unwrap_or_default(), user_mode_only: false };
+        let config = UffdConfig::new().features(state.features.unwrap_or_default());
         let uffd = Arc::new(Userfaultfd::new(process.space(), config).unwrap());
         let heap = process.brk(0).unwrap();
         assert_eq!(process.brk(heap + 4 * PAGE), Ok(heap + 4 * PAGE));

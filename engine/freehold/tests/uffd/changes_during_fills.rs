@@ -23,7 +23,7 @@ fn shared_memory_is_not_filled_after_a_change_has_begun() {
         let mapping = Mapping::new(&engine, Zeroes, 4 * PAGE, true).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
         space.mmap(BASE, 4 * PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
-        let config = UffdConfig { features: Features::EVENT_REMOVE, user_mode_only: false };
+        let config = UffdConfig::new().features(Features::EVENT_REMOVE);
         let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
         uffd.register(BASE, 4 * PAGE, MISSING).unwrap();
         let (sender, receiver) = channel();
@@ -65,7 +65,7 @@ fn refused_fill_returns_page_and_reservation_to_the_pool() {
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/huge/file").unwrap();
         let kind = if private { MapFlags::PRIVATE } else { MapFlags::SHARED };
         space.mmap(START, 2 * HUGE, RW, kind | MapFlags::FIXED, Some(&file), 0).unwrap();
-        let config = UffdConfig { features: Features::EVENT_REMOVE, user_mode_only: false };
+        let config = UffdConfig::new().features(Features::EVENT_REMOVE);
         let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
         uffd.register(START, 2 * HUGE, MISSING).unwrap();
         let books = || {

@@ -261,7 +261,7 @@ fn user_mode_only_context_ignores_kernel_faults() {
     use freehold::{error::AccessError, remote::AccessMode};
     everywhere(|world, process, _| {
         anon(process, BASE, 2);
-        let config = UffdConfig { features: Features::empty(), user_mode_only: true };
+        let config = UffdConfig::new().features(Features::empty()).user_mode_only(true);
         let uffd = Userfaultfd::new(process.space(), config).unwrap();
         uffd.register(BASE, 2 * PAGE, MISSING).unwrap();
         let mut out = [0; 8];

@@ -35,7 +35,7 @@ const MINOR: RegisterMode = RegisterMode::MINOR;
 const WAKE: FillMode = FillMode::empty();
 
 fn uffd(process: &Process, features: Features) -> Uffd {
-    Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
+    Userfaultfd::new(process.space(), UffdConfig::new().features(features)).unwrap()
 }
 
 /// Maps anonymous pages at `BASE` and registers them.

@@ -57,7 +57,7 @@ fn in_pools(pages: u64, scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for hugetlb in [HugetlbLock::FileLock, HugetlbLock::VmaLock] {
         for locking in Locking::ALL {
             let world = world_of(pages);
-            let process = world.process(Locking { hugetlb, ..locking });
+            let process = world.process(locking.hugetlb(hugetlb));
             let mut cpu = world.machine.cpu(0);
             scenario(&world, &process, &mut cpu);
             process.check();

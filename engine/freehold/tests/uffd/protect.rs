@@ -328,7 +328,7 @@ fn discarded_on_the_move(huge: bool) {
         };
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/file").unwrap();
         space.mmap(START, len, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
-        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let config = UffdConfig::new().features(Features::SIGBUS);
         let uffd = Userfaultfd::new(&space, config).unwrap();
         uffd.register(START, len, WP).unwrap();
         space.handle_fault(START, Access::WRITE).unwrap();
@@ -376,7 +376,7 @@ fn c53_fault_in_progress_respects_new_protection() {
         };
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/file").unwrap();
         space.mmap(START, len, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
-        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let config = UffdConfig::new().features(Features::SIGBUS);
         let uffd = Arc::new(Userfaultfd::new(&space, config).unwrap());
         uffd.register(START, len, WP).unwrap();
         space.handle_fault(START, Access::WRITE).unwrap();

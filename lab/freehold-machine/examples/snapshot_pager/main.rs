@@ -84,7 +84,7 @@ fn restore(machine: &Machine, kernel: &Counted<Engine<Machine>>, snapshot: &Snap
     process.mmap(START, PAGES * PAGE_SIZE, RW, FIXED, None, 0)?;
     let features =
         Features::EVENT_FORK | Features::EVENT_REMAP | Features::EVENT_REMOVE | Features::EVENT_UNMAP;
-    let config = UffdConfig { features, user_mode_only: false };
+    let config = UffdConfig::new().features(features);
     let uffd = Arc::new(Userfaultfd::new(process.space(), config)?);
     uffd.register(START, PAGES * PAGE_SIZE, RegisterMode::MISSING)?;
     let work = Work::default();

@@ -61,7 +61,7 @@ fn fill(process: &Process) {
 fn with_scene<R>(write: Write, scenario: impl FnOnce(&Process) -> R) -> R {
     let machine: Machine = Machine::new(MachineConfig::backed(4 << 20).cpus(2)).unwrap();
     let engine = Engine::new(machine.clone(), Config::default()).unwrap();
-    let locking = Locking { write, ..Locking::default() };
+    let locking = Locking::default().write(write);
     let process = Process::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
     fill(&process);
     let result = scenario(&process);

@@ -19,7 +19,7 @@ use freehold::{
     fault::FaultError,
     file::{File, FileAccess, Mapping},
     hugetlb::{HugePageSize, HugePoolCounts},
-    space::{HugetlbLock, Locking, MapFlags, Prot},
+    space::{HugetlbLock, MapFlags, Prot},
     uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 use freehold_machine::{Machine, Process};
@@ -47,7 +47,7 @@ fn explore_both(
 ) {
     for hugetlb in [HugetlbLock::FileLock, HugetlbLock::VmaLock] {
         explore(&format!("{name} ({hugetlb:?})"), share, move |locking| {
-            let scene = Scene::pool(Locking { hugetlb, ..locking }, pages);
+            let scene = Scene::pool(locking.hugetlb(hugetlb), pages);
             scenario(&scene);
             scene.process.check();
             scene.process.clear();
@@ -520,7 +520,7 @@ const COPIED: u64 = 0x0101_0101_0101_0101;
 
 /// Creates a userfaultfd of the process.
 fn uffd(process: &Process, features: Features) -> Userfaultfd<Machine> {
-    Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
+    Userfaultfd::new(process.space(), UffdConfig::new().features(features)).unwrap()
 }
 
 /// C-25: a pager fills a page while the fault on it is being queued, and a munmap unmaps the range. No thread

@@ -32,10 +32,10 @@ pub const DESIGNS: [Locking; 6] = {
     [
         ranges,
         only,
-        Locking { unmap: exclusive.unmap, ..only },
-        Locking { fault: sectioned.fault, ..only },
-        Locking { write: Write::Whole, ..only },
-        Locking { unmap: downgraded.unmap, ..only },
+        only.unmap(exclusive.unmap),
+        only.fault(sectioned.fault),
+        only.write(Write::Whole),
+        only.unmap(downgraded.unmap),
     ]
 };
 

@@ -228,7 +228,7 @@ fn table_reclaim_concurrent_with_uffd_fills() {
     const CONTENTS: [u8; PAGE as usize] = [1; PAGE as usize];
     explore("UFFDIO_COPY and ZEROPAGE concurrent with DONTNEED of a whole table", 60, |locking| {
         let scene = filled(locking);
-        let config = UffdConfig { features: Features::empty(), user_mode_only: false };
+        let config = UffdConfig::new().features(Features::empty());
         let uffd = Userfaultfd::new(scene.process.space(), config).unwrap();
         uffd.register(page(0), TABLE * PAGE, RegisterMode::MISSING).unwrap();
         thread::scope(|scope| {

@@ -32,7 +32,7 @@ const COPIED: u64 = 0x0101_0101_0101_0101;
 
 /// Creates a userfaultfd of the process.
 fn uffd(process: &Process, features: Features) -> Uffd {
-    Userfaultfd::new(process.space(), UffdConfig { features, user_mode_only: false }).unwrap()
+    Userfaultfd::new(process.space(), UffdConfig::new().features(features)).unwrap()
 }
 
 /// Maps and registers the pages from 0 to `pages`.

@@ -106,7 +106,7 @@ fn range_writers_share_almost_no_cache_line() {
     }
     let more = more(40, |times| {
         let world = World::new(16);
-        let locking = Locking { write: Write::RangesOnly, ..Locking::default() };
+        let locking = Locking::default().write(Write::RangesOnly);
         let process = world.process_placed(locking, Placement::PerCpu);
         let report = world.all(|number| {
             let cpu = world.machine.cpu(number);
@@ -138,7 +138,7 @@ fn range_writers_in_empty_arenas_share_almost_no_cache_line() {
     }
     let more = more(40, |times| {
         let world = World::new(16);
-        let locking = Locking { write: Write::RangesOnly, ..Locking::default() };
+        let locking = Locking::default().write(Write::RangesOnly);
         let process = world.process_placed(locking, Placement::PerCpu);
         let report = world.all(|number| {
             let mut cpu = world.machine.cpu(number);

@@ -15,7 +15,7 @@ use freehold_machine::Process;
 fn faults(fault: FaultLock, one_vma: bool) -> More {
     more(100, |pages| {
         let world = World::new(16);
-        let process = world.process(Locking { fault, ..Locking::default() });
+        let process = world.process(Locking::default().fault(fault));
         let at = 1 << 40;
         let map = |at, bytes| {
             process.mmap(at, bytes, RW, ANON | MapFlags::FIXED, None, 0).expect("a VMA");

@@ -16,7 +16,7 @@ use std::thread;
 /// Makes eight CPUs fault in one VMA.
 fn faults(fault: FaultLock) -> Report {
     let world = World::new(8);
-    let process = world.process(Locking { fault, ..Locking::default() });
+    let process = world.process(Locking::default().fault(fault));
     let at = process.mmap(0, 8 * GIB, RW, ANON, None, 0).expect("a VMA");
     world.all(|number| {
         let mut cpu = world.machine.cpu(number);

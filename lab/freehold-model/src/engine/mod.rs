@@ -213,7 +213,7 @@ impl<F: Format> Subject for EngineOn<F> {
                 offset: line.offset,
                 file: match &line.name {
                     MapName::Object(object) => self.run().files.which(object),
-                    MapName::None | MapName::Heap | MapName::Stack => None,
+                    _ => None,
                 },
             })
             .collect()

@@ -73,7 +73,7 @@ impl Engine {
             let mapped = process.mmap(at, PAGES * HUGE, rights, flags | MapFlags::FIXED, file, 0);
             assert_eq!(mapped, Ok(at));
         }
-        let config = UffdConfig { features: Features::SIGBUS, user_mode_only: false };
+        let config = UffdConfig::new().features(Features::SIGBUS);
         let uffd = Userfaultfd::new(process.space(), config).expect("memory");
         Engine { uffd, file, process, cpu: machine.cpu(0), engine }
     }

@@ -114,14 +114,14 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             engine.set_huge_pages(setting);
             assert_eq!(engine.huge_pages(), setting);
             let few = |v: &mut Values<'_>| if v.bit() { 0 } else { v.wild() };
-            let blocks = Blocks { always: few(v), advised: few(v) };
+            let blocks = Blocks::new().always(few(v)).advised(few(v));
             engine.set_blocks(blocks);
             let sizes = |bytes: u64| bytes & Blocks::SIZES;
-            let known = Blocks { always: sizes(blocks.always), advised: sizes(blocks.advised) };
+            let known = Blocks::new().always(sizes(blocks.always)).advised(sizes(blocks.advised));
             assert_eq!(engine.blocks(), known);
             let blocks = super::stage::shared_blocks(v);
             engine.set_shared_blocks(blocks);
-            let known = SharedBlocks { always: blocks.always & SharedBlocks::SIZES, ..blocks };
+            let known = blocks.always(blocks.always & SharedBlocks::SIZES);
             assert_eq!(engine.shared_blocks(), known);
             let reclaims = v.bit();
             engine.set_reclaims_tables(reclaims);

@@ -76,7 +76,7 @@ fn config(values: &mut Values<'_>) -> Config {
         .stack_gap(if values.bit() { tame.stack_gap } else { values.wild() })
         .overcommit(if values.bit() { tame.overcommit } else { super::others::overcommit(values) })
         .huge_pages(values.of(&[HugePages::Never, HugePages::Madvise, HugePages::Always]))
-        .blocks(Blocks { always: values.of(&[0, 1 << 16]), advised: values.of(&[0, 1 << 14, 1 << 18]) })
+        .blocks(Blocks::new().always(values.of(&[0, 1 << 16])).advised(values.of(&[0, 1 << 14, 1 << 18])))
         .shared_blocks(shared_blocks(values))
         .reclaims_tables(values.bit())
         .file_rmap(values.of(&FileRmap::ALL))
@@ -87,13 +87,12 @@ fn config(values: &mut Values<'_>) -> Config {
 /// Returns any settings for blocks of shared memory.
 pub(super) fn shared_blocks(values: &mut Values<'_>) -> SharedBlocks {
     use SharedHuge::{Advise, Always, Deny, Force, Never, WithinSize};
-    SharedBlocks {
-        all: values.of(&[Never, Always, WithinSize, Advise, Deny, Force]),
-        always: if values.bit() { values.wild() } else { values.of(&[0, 1 << 14]) },
-        within_size: values.of(&[0, 1 << 15, 1 << 16]),
-        advised: values.of(&[0, 1 << 17]),
-        inherit: values.of(&[0, 1 << 21]),
-    }
+    SharedBlocks::new()
+        .all(values.of(&[Never, Always, WithinSize, Advise, Deny, Force]))
+        .always(if values.bit() { values.wild() } else { values.of(&[0, 1 << 14]) })
+        .within_size(values.of(&[0, 1 << 15, 1 << 16]))
+        .advised(values.of(&[0, 1 << 17]))
+        .inherit(values.of(&[0, 1 << 21]))
 }
 
 /// Draws a setting of PR_SET_THP_DISABLE. Invalid settings become the default.
@@ -137,12 +136,13 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
         .mdwe(Mdwe::from_bits_retain(values.below(5) as u32))
         .thp_disable(thp_disable(values))
         .memory_merge(values.bit())
-        .locking(Locking {
-            unmap,
-            fault: values.of(&FaultLock::ALL),
-            hugetlb: values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]),
-            write: values.of(&[Write::Whole, Write::Ranges, Write::RangesOnly]),
-        })
+        .locking(
+            Locking::default()
+                .unmap(unmap)
+                .fault(values.of(&FaultLock::ALL))
+                .hugetlb(values.of(&[HugetlbLock::FileLock, HugetlbLock::VmaLock]))
+                .write(values.of(&[Write::Whole, Write::Ranges, Write::RangesOnly])),
+        )
         .lock_stats(values.bit())
 }
 
@@ -237,7 +237,8 @@ impl Stage {
     /// Creates a userfaultfd of a space. If there are four already, closes the oldest. Returns true if the
     /// creation succeeded.
     pub(super) fn add_uffd(&mut self, space: &Process, features: u64, user_mode_only: bool) -> bool {
-        let config = UffdConfig { features: Features::from_bits_retain(features), user_mode_only };
+        let config =
+            UffdConfig::new().features(Features::from_bits_retain(features)).user_mode_only(user_mode_only);
         let Ok(uffd) = Userfaultfd::new(space.space(), config) else { return false };
         let uffd = Arc::new(uffd);
         if self.uffds.len() >= 4 {

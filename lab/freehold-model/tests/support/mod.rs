@@ -14,11 +14,7 @@ use freehold_model::{PAGE, Subject, text};
 
 /// Returns every design, and one more design whose sections are so small that an arena has many sections.
 pub fn lockings() -> Vec<Locking> {
-    let small = Locking {
-        unmap: Unmap::Sectioned { bytes: 4 * PAGE },
-        fault: FaultLock::VmaPerCpu,
-        ..Locking::default()
-    };
+    let small = Locking::default().unmap(Unmap::Sectioned { bytes: 4 * PAGE }).fault(FaultLock::VmaPerCpu);
     Locking::ALL.into_iter().chain([small]).collect()
 }
 

@@ -103,11 +103,8 @@ impl Experiment for FaultThroughput {
         let world = World::new(bytes * threads as u64 + GIB, threads, scale.config())?;
         let files = (0..threads).map(|_| world.file(bytes / PAGE)).collect::<anyhow::Result<_>>()?;
         let files = Files { all: files, bytes };
-        let mut designs = unmaps(scale.locking(Locking {
-            fault: FaultLock::MmapLock,
-            write: Write::Whole,
-            ..Locking::default()
-        }));
+        let mut designs =
+            unmaps(scale.locking(Locking::default().fault(FaultLock::MmapLock).write(Write::Whole)));
         let mut rates = Vec::new();
         for case in Case::ALL {
             let found = in_turns(scale.turns(), &mut designs, |design, turn| {

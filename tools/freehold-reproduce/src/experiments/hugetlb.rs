@@ -156,7 +156,7 @@ impl Side {
         anyhow::ensure!(had == pages, "the pool has {had} huge pages instead of {pages}");
         let mapping = Mapping::of_huge_pages(&world.engine, HugePageSize::Mib2, bytes, false)?;
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/hugetlb")?;
-        let side = Side { world, file, locking: Locking { hugetlb, ..scale.usual_locking() }, bytes };
+        let side = Side { world, file, locking: scale.usual_locking().hugetlb(hugetlb), bytes };
         // Brings every page into the file before anything is measured.
         side.tables(1, Place::Shared)?;
         Ok(side)

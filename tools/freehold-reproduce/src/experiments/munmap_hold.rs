@@ -98,7 +98,7 @@ impl Experiment for MunmapHold {
         }
         let size = swept(scale);
         let process = |section| {
-            let locking = Locking { unmap: Unmap::Sectioned { bytes: section }, ..designs[0] };
+            let locking = designs[0].unmap(Unmap::Sectioned { bytes: section });
             anyhow::Ok((section, world.watched(locking)?))
         };
         let mut sides: Vec<_> = sections(scale).map(process).collect::<anyhow::Result<_>>()?;

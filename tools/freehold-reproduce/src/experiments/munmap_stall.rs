@@ -14,7 +14,7 @@ use crate::load::{ANON, GIB, HOST, PAGE, RW, World, populated, unmap_name};
 use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
-use freehold::space::{FaultLock, HugetlbLock, Locking, Unmap, Write};
+use freehold::space::{FaultLock, Locking, Unmap, Write};
 use freehold_replay::units;
 use freehold_sync::stats::Histogram;
 use std::sync::Mutex;
@@ -50,7 +50,7 @@ impl Side {
     /// newer designs with faults under the VMA lock, as in Linux today.
     const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
-            Side::Design(Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write: Write::Whole })
+            Side::Design(Locking::new().unmap(unmap).fault(fault).write(Write::Whole))
         }
         use FaultLock::{MmapLock, VmaPerCpu};
         [

@@ -15,7 +15,7 @@ use crate::measure::{Figure, figures, in_turns};
 use crate::unit::Unit;
 use crate::{memory, scale::Scale, steps::Steps};
 use freehold::fault::Access;
-use freehold::space::{FaultLock, Locking, MapFlags};
+use freehold::space::{FaultLock, MapFlags};
 use freehold_machine::Process;
 use std::cell;
 use std::time::Duration;
@@ -105,7 +105,7 @@ impl Experiment for PageFault {
         let bytes = (pages(scale) * PAGE + (GIB / 64)) * scale.cpus as u64 + GIB;
         let world = World::new(bytes, scale.cpus, scale.config())?;
         let others = scale.usual_locking();
-        let processes = FaultLock::ALL.map(|fault| world.process(Locking { fault, ..others }));
+        let processes = FaultLock::ALL.map(|fault| world.process(others.fault(fault)));
         let processes: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
         let mut sides: Vec<Side> = processes.into_iter().map(Side::Design).collect();
         if host(scale) {

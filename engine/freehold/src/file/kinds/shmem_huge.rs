@@ -54,32 +54,34 @@ impl SharedHuge {
     }
 }
 
-/// Sizes of the blocks that the first access to shared memory allocates and maps.
-///
-/// An access allocates the largest block of an allowed size that is aligned in the file and in memory, lies
-/// within the VMA, and has no page in the cache yet. If there is no such block, the access allocates a single
-/// page. Each field except the first is a sum of sizes in bytes. A field contains a size if the size's file
-/// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled contains the name of the field. Sizes that
-/// are not in [`SIZES`](Self::SIZES) are ignored.
-///
-/// The sizes apply to memory without a name: memfds and shared anonymous memory. Segments of System V and
-/// files [of a mount](crate::file::Mapping::set_mount_huge) have blocks of 2 MiB or none.
-///
-/// MADV_NOHUGEPAGE and `PR_SET_THP_DISABLE` disable all blocks. A block of 2 MiB is mapped by small pages.
-/// Pages beyond the end of the file are not allocated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct SharedBlocks {
-    /// Policy of segments, and of the sizes in `inherit`.
-    pub all: SharedHuge,
-    /// Sizes that are allocated wherever they fit into the VMA.
-    pub always: u64,
-    /// Sizes that are allocated where they also fit into the file.
-    pub within_size: u64,
-    /// Sizes that are allocated where MADV_HUGEPAGE requests them.
-    pub advised: u64,
-    /// Sizes that are allocated where `all` allows huge pages. If `all` is [`Force`](SharedHuge::Force), no
-    /// other size is allocated.
-    pub inherit: u64,
+settings! {
+    /// Sizes of the blocks that the first access to shared memory allocates and maps.
+    ///
+    /// An access allocates the largest block of an allowed size that is aligned in the file and in memory,
+    /// lies within the VMA, and has no page in the cache yet. If there is no such block, the access allocates
+    /// a single page. Each field except the first is a sum of sizes in bytes. A field contains a size if the
+    /// size's file /sys/kernel/mm/transparent_hugepage/hugepages-*kB/shmem_enabled contains the name of the
+    /// field. Sizes that are not in [`SIZES`](Self::SIZES) are ignored.
+    ///
+    /// The sizes apply to memory without a name: memfds and shared anonymous memory. Segments of System V and
+    /// files [of a mount](crate::file::Mapping::set_mount_huge) have blocks of 2 MiB or none.
+    ///
+    /// MADV_NOHUGEPAGE and `PR_SET_THP_DISABLE` disable all blocks. A block of 2 MiB is mapped by small
+    /// pages. Pages beyond the end of the file are not allocated.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct SharedBlocks {
+        /// Policy of segments, and of the sizes in `inherit`.
+        pub all: SharedHuge,
+        /// Sizes that are allocated wherever they fit into the VMA.
+        pub always: u64,
+        /// Sizes that are allocated where they also fit into the file.
+        pub within_size: u64,
+        /// Sizes that are allocated where MADV_HUGEPAGE requests them.
+        pub advised: u64,
+        /// Sizes that are allocated where `all` allows huge pages. If `all` is [`Force`](SharedHuge::Force),
+        /// no other size is allocated.
+        pub inherit: u64,
+    }
 }
 
 /// Sizes of blocks that are allowed in some memory, by condition. Each field is a sum of sizes in bytes.
@@ -101,6 +103,12 @@ impl Sizes {
 }
 
 impl SharedBlocks {
+    /// Returns settings without blocks.
+    #[must_use]
+    pub const fn new() -> Self {
+        SharedBlocks { all: SharedHuge::Never, always: 0, within_size: 0, advised: 0, inherit: 0 }
+    }
+
     /// The sum of all sizes: powers of two from 8 KiB to 2 MiB.
     pub const SIZES: u64 = 2 * Self::LARGEST - Self::SMALLEST;
     /// The largest size in bytes.

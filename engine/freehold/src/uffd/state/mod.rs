@@ -66,14 +66,24 @@ bitflags! {
     }
 }
 
-/// Settings of a context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct UffdConfig {
-    /// The features.
-    pub features: Features,
-    /// True if only accesses by the program itself wait (UFFD_USER_MODE_ONLY). An access that the kernel
-    /// makes for the program then fails as if the fault raised SIGBUS.
-    pub user_mode_only: bool,
+settings! {
+    /// Settings of a context.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct UffdConfig {
+        /// The features.
+        pub features: Features,
+        /// True if only accesses by the program itself wait (UFFD_USER_MODE_ONLY). An access that the kernel
+        /// makes for the program then fails as if the fault raised SIGBUS.
+        pub user_mode_only: bool,
+    }
+}
+
+impl UffdConfig {
+    /// Returns settings without features, with which accesses of the program and of the kernel wait.
+    #[must_use]
+    pub const fn new() -> Self {
+        UffdConfig { features: Features::empty(), user_mode_only: false }
+    }
 }
 
 /// Reasons for which a fault waits for the pager.
@@ -243,7 +253,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// # use freehold::{PAGE_SIZE, space::*, uffd::{Features, UffdConfig, Userfaultfd}};
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// let config = UffdConfig { features: Features::EXACT_ADDRESS, user_mode_only: true };
+    /// let config = UffdConfig::new().features(Features::EXACT_ADDRESS).user_mode_only(true);
     /// assert_eq!(Userfaultfd::new(&space, config).unwrap().config(), config);
     /// ```
     pub fn config(&self) -> UffdConfig {
@@ -318,7 +328,7 @@ impl<P: Platform> Userfaultfd<P> {
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// # let uffd = Userfaultfd::new(&space, UffdConfig { features: Features::EVENT_UNMAP, user_mode_only: false }).unwrap();
+    /// # let uffd = Userfaultfd::new(&space, UffdConfig::new().features(Features::EVENT_UNMAP)).unwrap();
     /// # uffd.register(at, 4 * PAGE_SIZE, RegisterMode::MISSING).unwrap();
     /// std::thread::scope(|scope| {
     ///     scope.spawn(|| space.munmap(at, PAGE_SIZE));

@@ -147,8 +147,7 @@ impl Experiment for Writers {
         let locking = scale.locking(Locking::default());
         let (mut rates, mut times) = (Vec::new(), Vec::new());
         for &areas in areas(scale) {
-            let sides =
-                SIDES.map(|(_, write)| Shared::new(&world, Locking { write, ..locking }, areas, most));
+            let sides = SIDES.map(|(_, write)| Shared::new(&world, locking.write(write), areas, most));
             let mut sides: Vec<Shared> = sides.into_iter().collect::<anyhow::Result<_>>()?;
             for load in Load::ALL {
                 for cpus in cpus(scale, areas) {
