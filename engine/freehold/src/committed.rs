@@ -18,9 +18,9 @@
 //! Under every policy except [`Overcommit::Never`], the limit applies only to single requests. Each CPU then
 //! counts in its own cell, so that no change writes a shared cache line for this count. [`Overcommit::Never`]
 //! limits the sum: every charge then updates `total` by compare-and-swap, and the limit is never exceeded.
-//! The number of committed pages is the sum of `total` and all cells. A page may be added to one of them and
-//! removed from another, for example after a change of the policy or on another CPU. All accesses are
-//! Relaxed: they order no other memory access.
+//! The number of committed pages is the sum of `total` and all cells. A page may be added in one of these
+//! counters and removed in another, for example after a change of the policy or on another CPU. All accesses
+//! are Relaxed: they order no other memory access.
 //!
 //! `WriteGuard::charge` (`space/limits.rs`) charges for changes of an address space, and `file/committed.rs`
 //! for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the check in
@@ -184,8 +184,8 @@ impl<H: Host> CommittedMemory<H> {
         Charge { commit: self, pages: 0 }
     }
 
-    /// Adds `pages` to the total. Fails if committed memory plus `more` pages would exceed `limit`. The other
-    /// pages replace pages that are already committed.
+    /// Adds `pages` to the total. Fails if committed memory plus `more` pages would exceed `limit`. `more` is
+    /// smaller than `pages` if the change also replaces committed pages.
     #[cold]
     #[inline(never)]
     fn add_within(&self, pages: u64, more: u64, limit: u64) -> Result<(), Overcommitted> {

@@ -60,13 +60,13 @@
 //! | [`mod@file`] | the objects that an area maps: anonymous memory, a file with its page cache and pager, frames that the engine does not own |
 //! | [`rmap`] | the reverse map: from a frame to every entry that maps its page |
 //! | [`uprobe`] | breakpoints in the pages of files |
-//! | [`hugetlb`] | huge pages from pools, reservations of them, and the tables that processes share for them |
+//! | [`hugetlb`] | huge pages from pools, their reservations, and the page tables that processes share |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
 //! | [`nommu`] | address spaces without an MMU, where an address is a physical address |
 //! | [`remote`] | reads and writes of a process's memory by another process; pins |
 //! | [`error`] | one error type per verb, and its errno |
 //! | [`counted`] | a shared pointer whose allocation may fail |
-//! | [`prelude`] | the names that most programs on this crate use |
+//! | [`prelude`] | the names that most users of this crate need |
 //!
 //! The crate [`freehold_vmspace`] has the part of an address space that the hardware sees: frames, page
 //! tables and TLBs. That crate also defines [`platform`].
@@ -92,7 +92,7 @@
 //!
 //! | feature | adds |
 //! | --- | --- |
-//! | `hugetlb` | huge pages from pools, and the tables that processes share for them ([`hugetlb`]) |
+//! | `hugetlb` | huge pages from pools, with page tables that processes share ([`hugetlb`]) |
 //! | `inline` | nothing, but inlines the short paths of calls: fewer instructions, more code |
 //! | `nommu` | address spaces without an MMU ([`nommu`]) |
 //! | `range_writers` | concurrent changes of disjoint ranges of one address space ([`space::locking`]) |
@@ -111,7 +111,7 @@
 //! engine.
 #![no_std]
 #![deny(unsafe_code)]
-// Without a feature, functions that only its public calls use remain.
+// If a feature is off, functions that only the public calls of the feature use are unused code.
 #![cfg_attr(
     not(all(
         feature = "hugetlb",

@@ -1,4 +1,4 @@
-//! The names that most programs on this crate use: `use freehold::prelude::*;`.
+//! The names that most users of this crate need: `use freehold::prelude::*;`.
 //!
 //! A platform needs other names, which are all in [`platform`](crate::platform). The errors of single
 //! operations are in [`error`](crate::error).

@@ -10,9 +10,9 @@
 //! an engine, such as the pools of huge pages (`hugetlb/pools.rs`) and migration (`rmap/`), are in these
 //! folders.
 //!
-//! Objects of two engines must never be combined, because the frames and locks of one mean nothing in the
-//! other. Each call that gets a file or a special mapping checks `owns`. `tests/every_call/engines.rs` tests
-//! these checks.
+//! Objects of two engines must never be combined, because the frames and locks of one engine mean nothing to
+//! another engine. Each call that gets a file or a special mapping checks `owns`.
+//! `tests/every_call/engines.rs` tests these checks.
 
 mod trim;
 
@@ -124,8 +124,8 @@ settings! {
         /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
         /// [`Engine::set_reclaims_tables`].
         pub reclaims_tables: bool,
-        /// Mode in which walks over the VMAs of a file take the i_mmap lock, if they do not change the tree
-        /// of these VMAs.
+        /// Mode in which a walk over the VMAs of a file takes the i_mmap lock, if the walk does not change
+        /// the tree of these VMAs.
         pub file_rmap: FileRmap,
         /// Number of entries per node of the VMA tree. Range writers that change entries of one node share
         /// its latch.
@@ -163,8 +163,9 @@ impl Config {
 }
 
 /// The shared state of one kernel.
-// Aligned to a cache line, because each fault reads the engine. The reference count lies before the engine in
-// memory, and is written whenever an address space is created or dropped.
+// Aligned to a cache line, so that faults, which read the engine, do not share a line with the reference
+// count. The count lies before the engine in memory, and is written whenever an address space is created or
+// dropped.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     /// The memory of all VMAs. Has locks of its own.
@@ -398,8 +399,8 @@ impl<P: Platform> Engine<P> {
         self.blocks.store(blocks.word(), Relaxed);
     }
 
-    /// Returns true if MADV_DONTNEED frees page tables of small pages that it covers entirely and leaves
-    /// empty.
+    /// Returns true if MADV_DONTNEED frees page tables of small pages that lie entirely in its range and
+    /// become empty.
     #[inline]
     pub fn reclaims_tables(&self) -> bool {
         // Relaxed here and below: no other memory depends on this word.

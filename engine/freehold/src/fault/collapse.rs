@@ -41,8 +41,9 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// Fails with `Invalid` if nothing is mapped or an entry cannot be part of a huge page. Fails with
-    /// `InUse` if a page has references besides those of page tables. Fails with `Busy` if a page is missing
-    /// that a userfaultfd's pager supplies. Also fails if there is no memory, or if a fatal signal arrives.
+    /// `InUse` if a page has references besides those of page tables. Fails with `Busy` if a page that a
+    /// userfaultfd's pager supplies is missing. Also fails if there is no memory, or if a fatal signal
+    /// arrives.
     pub(crate) fn collapse(
         &self,
         guard: &WriteGuard<'_, P>,
@@ -106,8 +107,8 @@ impl<P: Platform> AddressSpace<P> {
         if counted && !frame.is_anon() {
             return Err(MadviseError::Invalid);
         }
-        // The holder of another reference (a pin, a pipe, a transfer) would keep the old page. It would miss
-        // later stores, and its own stores would be lost.
+        // The holder of another reference (a pin, a pipe, a transfer) would keep the old page. The holder
+        // would miss later stores, and the holder's own stores would be lost.
         if counted && frame.refs() != frame.maps() { Err(MadviseError::InUse) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Stores to a mapped page that the entry does not permit to write.
+//! Stores to a mapped page whose entry does not permit stores.
 //!
 //! ```text
 //! shared                       grant write permission; the page becomes dirty

@@ -84,8 +84,8 @@ impl<P: Platform> AddressSpace<P> {
             mapping.is_mapped_singly() || vma.flags().intersects(VmFlags::UFFD_MINOR | VmFlags::UFFD_WP);
         let window = if alone { UserRange::page(page) } else { window(vma, page, &table) };
         let rcu = P::rcu_read();
-        // Checked first. Otherwise this attempt would map only the neighbours, and only a second attempt
-        // would map the page.
+        // The page itself is looked up first. Otherwise this attempt would map only the page's neighbours,
+        // and a second attempt would be needed for the page.
         if mapping.find(&rcu, index).is_none() {
             return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
         }

@@ -72,9 +72,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Resolves a page fault at `addr`. After `Ok`, the access can be retried; the result says what the fault
     /// did.
     ///
-    /// Also sets accessed and dirty bits on hardware that faults if they are missing. Does not flush the
-    /// address. On hardware that may cache the entry at which it faulted, the caller flushes the address on
-    /// this CPU before the access is retried (RISC-V: after any fault; Arm: after a fault for lack of
+    /// Also sets accessed and dirty bits on hardware that faults if these bits are missing. Does not flush
+    /// the address. On hardware that may cache the entry at which it faulted, the caller flushes the address
+    /// on this CPU before the access is retried (RISC-V: after any fault; Arm: after a fault for lack of
     /// rights).
     ///
     /// # Errors
@@ -315,8 +315,8 @@ impl<P: Platform> AddressSpace<P> {
 
 impl<P: Platform> AddressSpace<P> {
     /// Allocates the missing table for `page`. Nearly every fault installs an entry, so the table is
-    /// allocated before anything else is checked. Exceptions: a huge page serves the fault, or an entry of
-    /// the upper table is in the way.
+    /// allocated before anything else is checked. No table is allocated if a huge page serves the fault, or
+    /// if an entry of the upper table is in the way.
     #[inline(never)]
     fn make_table(
         &self,

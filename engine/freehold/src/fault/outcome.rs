@@ -94,8 +94,8 @@ impl fmt::Display for FaultError {
 impl core::error::Error for FaultError {}
 
 impl ToErrno for FaultError {
-    /// Returns the number of a system call that accesses the program's memory and gets this error: EINTR if a
-    /// signal arrived, otherwise EFAULT.
+    /// Returns the errno number of a system call whose access to the program's memory fails with this error:
+    /// EINTR if a signal arrived, otherwise EFAULT.
     fn to_errno(&self) -> Errno {
         match self {
             FaultError::Killed | FaultError::Interrupted => Errno::EINTR,
@@ -200,8 +200,7 @@ pub(crate) enum FaultOutcome<P: Platform> {
 pub(crate) enum WaitFor {
     /// The unlock of a frame: the page is being moved out of it, or its memory is failing.
     Frame(Pfn),
-    /// A huge page of a pool that is reserved and on its way back to the pool, while another task still has a
-    /// reference.
+    /// The return of a reserved huge page to its pool. Another task still has a reference to the page.
     HugePage(HugePageSize, u32),
 }
 

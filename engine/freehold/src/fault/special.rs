@@ -2,8 +2,8 @@
 //! it.
 //!
 //! `resolve` in `mod.rs` calls `special_fault` at an empty entry, and `cow.rs` calls `special_mkwrite` for a
-//! store to a read-only one. The hooks run with the VMA locked or the mmap lock held for reading, but without
-//! the lock of the page table. `file/kinds/special.rs` has the table of hooks.
+//! store to a read-only entry. The hooks run with the VMA locked or the mmap lock held for reading, but
+//! without the lock of the page table. `file/kinds/special.rs` has the table of hooks.
 //!
 //! The frame may be revoked between the hook's answer and the installation of the entry. The entry must
 //! therefore be installed in a read section in which `asked.holds` is true. `file/change/revoke.rs` describes
