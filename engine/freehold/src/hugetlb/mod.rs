@@ -11,8 +11,8 @@
 //! 6. `unmap_file.rs`: unmapping pages of a file;
 //! 7. `tables.rs`, `zap.rs`, `moves.rs`, `fault/`: operations of address spaces.
 //!
-//! The code for all pages does the rest. A VMA of huge pages is a VMA of a file with the flag `HUGETLB`. The
-//! record of a page's first frame holds the page's reference count.
+//! The code that also handles small pages does everything else. A VMA of huge pages is a VMA of a file with
+//! the flag `HUGETLB`. The record of a page's first frame holds the page's reference count.
 //!
 //! # Locks
 //!
@@ -24,7 +24,7 @@
 //! | hugetlb VMA lock, shared | a fault, from before it looks up a table until it ends; a reader of entries | calls that remove a shared table from this VMA |
 //! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, registration with a userfaultfd; truncation and migration, for each VMA whose table they remove | faults in this VMA |
 //! | i_mmap, shared | a fault that looks for a table to share, until the table is linked | unsharing: a table that was found stays with the VMA in which it was found |
-//! | i_mmap, exclusive | a call that unshares, until the flush | faults that share; other calls that unshare, which could otherwise take a table for unshared too early |
+//! | i_mmap, exclusive | a call that unshares, until the flush | faults that share; other calls that unshare, which could otherwise regard a table as unshared too early |
 //!
 //! The table lists the locks in locking order. All except the first come between the VMA's own lock and the
 //! locks of page tables. The first comes before the mmap lock.
@@ -34,7 +34,7 @@
 //! and checked again under the lock of the table. Neither truncation nor migration therefore needs the fault
 //! mutex.
 //!
-//! `tests/hugetlb` tests calls and counts of pools, `shuttle_engine/hugetlb.rs` concurrent calls.
+//! `tests/hugetlb` tests calls and counts of pools, and `shuttle_engine/hugetlb.rs` tests concurrent calls.
 //! `docs/guide/hugetlb.md` introduces the subject.
 
 pub(crate) mod fault;

@@ -27,7 +27,7 @@ type Still<'g, P> = VmGather<'g, P, 1>;
 
 impl<P: Platform> AddressSpace<P> {
     /// Allocates the tables into which [`move_huge_pages`](Self::move_huge_pages) will put the entries of
-    /// `from`, in `source`. `landing` is the target's VMA.
+    /// `from`, a range of the VMA `source`. `landing` is the target's VMA.
     ///
     /// # Locks
     ///
@@ -45,15 +45,16 @@ impl<P: Platform> AddressSpace<P> {
         from: UserRange,
         to: UserRange,
     ) -> Result<HugeMove<P>, NoMemory> {
-        // Closed first: no entry may be added to the source once the target's tables are prepared.
+        // The VMAs are closed first, because no entry may be added to the source once the target's tables are
+        // prepared.
         let closed = [source.close_tables(&self.vm, from), landing.close_tables(&self.vm, to)];
         self.vm.prepare_large(size.level(), from, to.start())?;
         Ok(HugeMove { size, _closed: closed })
     }
 
-    /// Moves the entries of `from`, in `source`, to the same offsets in the range that starts at `to`.
-    /// Entries of tables that were shared do not move: they stay in these tables, and faults at the target
-    /// find the pages of the file again. The target takes over the source's reservations.
+    /// Moves the entries of `from`, a range of the VMA `source`, to the same offsets in the range that starts
+    /// at `to`. Entries of tables that were shared do not move: they stay in these tables, and faults at the
+    /// target find the pages of the file again. The target takes over the source's reservations.
     ///
     /// Excludes walks of the reverse map while the entries of one table move, so that no walk misses an entry
     /// at both places. The caller has write-locked both VMAs.
@@ -70,7 +71,8 @@ impl<P: Platform> AddressSpace<P> {
             let end = from.end().min(at - at % SPAN + SPAN);
             let excluded = RmapEdit::of(source);
             self.vm.move_large(size.level(), UserRange::new(at, end), to + (at - from.start()), gather);
-            // Flushed before another task can find the pages at the new place and unmap them there.
+            // The old translations are flushed before another task can find the pages at the new place and
+            // unmap them there.
             gather.flush();
             drop(excluded);
             at = end;

@@ -2,8 +2,8 @@
 //!
 //! `space/change/vma_list.rs` calls [`end_reservations`](Vma::end_reservations) once for each removed VMA in
 //! the retire step, after its pages are unmapped. The number that is released must be the number that the set
-//! does not list as used, or the pool's count of reserved pages is wrong: `tests/hugetlb/pools.rs` compares
-//! it. `state/reserves.rs` describes the sets.
+//! does not list as used, or the pool's count of reserved pages is wrong: `tests/hugetlb/pools.rs` checks
+//! that count. `state/reserves.rs` describes the sets.
 
 use super::{HugePageSize, state::vma_lock::HugetlbVma};
 use crate::{PAGE_SHIFT, platform::Platform, vma::Vma};

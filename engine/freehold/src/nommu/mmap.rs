@@ -1,7 +1,7 @@
 //! mmap without an MMU: selects or creates the frames of a mapping.
 //!
 //! The steps are: decode the arguments and check the rights of the file; find or create the region; insert
-//! the mapping into the space. The second step is one of four:
+//! the mapping into the space. The second step depends on the kind of mapping:
 //!
 //! | mapping | region |
 //! | --- | --- |

@@ -158,7 +158,7 @@ impl<P: Platform> Regions<P> {
         match found {
             Ok(None) => region.link(&mut all),
             Ok(Some(found)) => {
-                // The copy that is not needed is dropped after the lock.
+                // The copy that is not needed is dropped after the lock is released.
                 drop(all);
                 return Ok(found);
             }

@@ -15,8 +15,8 @@
 //! the file takes the same mutex.
 //!
 //! If the pool is empty, an access fails with SIGBUS. There is one exception: the process that made a private
-//! mapping has reservations for its pages, and must get a page for each store. If the process shares a page
-//! with a child since a fork, and the pool has no page left for a copy, the child loses the page.
+//! mapping has reservations for its pages, and must get a page for each store. If a fork has left the page
+//! shared with a child, and the pool has no page for a copy, the child loses the page.
 //!
 //! `resolve` in `fault/mod.rs` calls [`hugetlb_fault`](AddressSpace::hugetlb_fault) while a lock keeps the
 //! VMA unchanged. `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` the pages of files.

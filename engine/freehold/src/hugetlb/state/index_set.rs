@@ -1,6 +1,6 @@
 //! A set of page offsets ([`IndexSet`]), stored as runs of consecutive offsets. `reserves.rs` keeps
-//! reservations in such sets, and `file/kinds/huge_allocate.rs` the pages that a fallocate added. Runs suit
-//! them, because a set usually contains all pages of a mapping or none.
+//! reservations in such sets, and `file/kinds/huge_allocate.rs` the pages that a fallocate added. A set
+//! usually contains all pages of a mapping or none, so it has few runs.
 //!
 //! A spin lock guards the runs, so nothing may be allocated or freed under it: [`Roomy`] carries the old
 //! buffer out of the lock. `set_of_reservations_grows` in `tests/hugetlb/pools.rs` fails if the buffer is

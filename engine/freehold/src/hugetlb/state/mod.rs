@@ -5,7 +5,7 @@
 //! | this file | an engine: the fault mutexes ([`Hugetlb`]) |
 //! | `huge_file.rs` | a file |
 //! | `vma_lock.rs` | a VMA |
-//! | `reserves.rs`, `index_set.rs` | the owners of reservations, and the sets in which they keep them |
+//! | `reserves.rs`, `index_set.rs` | the owners of reservations, and the sets in which an owner records reservations |
 //!
 //! Files and VMAs keep this state, so this folder is a layer below files and VMAs, and must not use either.
 //! The operations on huge pages are in the folder above and in `file/kinds/huge.rs`.

@@ -17,9 +17,9 @@
 //! private owners.
 //!
 //! [`Reserves`] is the set of a private owner, and [`FileReserves`] that of a file. `hugetlb/fault/place.rs`
-//! and `unmap_file.rs` use reservations of private owners, `vma_reserves.rs` releases the rest, and
-//! `file/kinds/huge.rs` and `file/remove.rs` change those of files. Each change of a set must come with the
-//! matching change of the pool's count. The tests compare the counts of the pool at the end:
+//! and `unmap_file.rs` use reservations of private owners, and `vma_reserves.rs` releases the unused ones.
+//! `file/kinds/huge.rs` and `file/remove.rs` change the reservations of files. Each change of a set must come
+//! with the matching change of the pool's count. The tests compare the counts of the pool at the end:
 //! `tests/hugetlb/pools.rs` and `tests/hugetlb/failed_calls.rs`.
 
 use super::{HugePageSize, index_set::IndexSet};
@@ -190,7 +190,8 @@ impl FileReserves {
         self.offsets.prepare::<P>()
     }
 
-    /// Removes `range`, of which `pages` offsets had a page, and releases the other reservations.
+    /// Removes `range`, of which `pages` offsets had a page, and releases the reservations of the other
+    /// offsets.
     pub fn cut<P: Platform>(&self, memory: &Memory<P>, size: HugePageSize, range: PageRange, pages: u64) {
         let Ok(gone) = self.offsets.remove::<P>(range) else {
             debug_assert!(false, "a cut without prepared memory");

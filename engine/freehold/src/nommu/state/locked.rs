@@ -1,9 +1,9 @@
 //! `Locked`: a value behind a sleeping reader/writer lock, whose guards give access to the value.
 //!
-//! Code without an MMU uses it for the mappings of a space, for the set of all regions and for the tree of a
-//! file's regions; each gets its own rank in the lock order (`docs/guide/locking.md`). Code with an MMU does
-//! not use it, because its locks and their values are separate. Only these guards may create references to
-//! the value.
+//! Code without an MMU uses `Locked` for the mappings of a space, for the set of all regions and for the tree
+//! of a file's regions; each gets its own rank in the lock order (`docs/guide/locking.md`). Code with an MMU
+//! does not use `Locked`, because there the locks and the values that they guard are separate. Only these
+//! guards may create references to the value.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use crate::platform::Host;
@@ -17,7 +17,7 @@ use freehold_sync::{Killed, Rank, RwSem, RwSemReadGuard, RwSemWriteGuard};
 ///
 /// # Invariants
 ///
-/// The value is read only with the lock held, and changed only with it held for writing.
+/// The value is read only with the lock held, and changed only with the lock held for writing.
 pub(crate) struct Locked<H: Host, T> {
     lock: RwSem<H>,
     value: UnsafeCell<T>,
