@@ -48,8 +48,8 @@ pub(super) enum Missing {
 }
 
 impl How {
-    /// Returns true if the VMA allows the access. An access by the process itself also requires its
-    /// protection key.
+    /// Returns true if the VMA allows the access. If the process itself makes the access, the protection key
+    /// of the VMA must also allow it.
     pub(super) fn allowed<P: Platform>(self, platform: &P, vma: &Vma<P>) -> bool {
         let flags = vma.flags();
         let (right, possible) = match self.write {
@@ -223,7 +223,7 @@ impl<P: Platform> AddressSpace<P> {
         };
         let access = Access { write, exec: false, user: false, pkru: 0 };
         match self.resolve(vma, page, access, held) {
-            // The caller looks again, because the page may already have been unmapped.
+            // The caller looks the page up again, because the page may already have been unmapped.
             FaultOutcome::Done => FaultOutcome::Retry,
             other => other,
         }
@@ -280,7 +280,7 @@ impl<P: Platform> AddressSpace<P> {
             }
         };
         if flags.contains(PteFlags::SPECIAL) {
-            // The zero page, or a frame that outlives the VMA.
+            // The entry maps the zero page, or a frame that outlives the VMA.
             return match how.write {
                 false => Ok(Found { pfn, record: pfn, counted: false }),
                 // A writable special frame has no record in which the store could be noted.

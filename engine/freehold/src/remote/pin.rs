@@ -566,7 +566,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
 
 /// Reason why a page was not pinned.
 enum Stop {
-    /// A fault must first bring or copy the page, or no page can be mapped there.
+    /// A fault must first bring in or copy the page, or no page can be mapped there.
     Missing(Missing),
     /// The frame has the maximum number of pins.
     TooMany,

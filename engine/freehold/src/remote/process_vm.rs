@@ -1,12 +1,12 @@
 //! process_vm_readv and process_vm_writev between two address spaces.
 //!
 //! Pages of the other space are pinned in small batches (`pin.rs`). Bytes are copied directly from frame to
-//! frame, while the lock of the VMA in the own space keeps the page of that space (`page.rs`). No two VMAs
-//! are locked at the same time, even if both spaces are the same.
+//! frame, while the lock of the VMA in this space keeps the page of this space in place (`page.rs`). No two
+//! VMAs are locked at the same time, even if both spaces are the same.
 //!
 //! Frames that are a file's storage are an exception. A task must not wait for a file while it holds a pin of
-//! the file's storage, and the page in the own space may belong to the same file. Such pages are copied
-//! through a small buffer.
+//! the file's storage, and the page in this space may belong to the same file. Such pages are copied through
+//! a small buffer.
 //!
 //! `access::between` (`engine/freehold/tests`) tests this file. The length of a transfer is the caller's
 //! choice, so every loop must end after a fatal signal
@@ -219,7 +219,7 @@ impl From<PinError> for AccessError {
 /// The remaining ranges of a list.
 struct Parts<'p> {
     parts: &'p [IoVec],
-    /// Number of bytes of the first range that are done.
+    /// Number of bytes of the first range that are already copied.
     done: u64,
 }
 

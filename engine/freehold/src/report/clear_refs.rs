@@ -1,7 +1,7 @@
 //! The file /proc/PID/clear_refs: clears the accessed bits of a process's pages, so that smaps later shows
 //! which pages were used since.
 //!
-//! The function visits one VMA at a time under the lock of that VMA (`with_next_vma` in `maps.rs`).
+//! `clear_refs` visits one VMA at a time under the lock of that VMA (`with_next_vma` in `maps.rs`).
 //! `freehold-vmspace/src/aging.rs` clears the bits and flushes the TLBs of each VMA. Without the flush, CPUs
 //! would not set a cleared bit again.
 //! `reports::usage::clear_refs_clears_accessed_bits_of_the_selected_memory` (`engine/freehold/tests`) tests
@@ -41,7 +41,8 @@ impl ClearRefs {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Clears the accessed bits of pages, which [`smaps`](Self::smaps) shows as referenced.
+    /// Clears the accessed bits of the pages of the selected VMAs. [`smaps`](Self::smaps) counts pages whose
+    /// bit is set as referenced.
     ///
     /// Flushes the TLB entries of each VMA. An access that begins after this call has returned therefore sets
     /// the bit again.

@@ -2,9 +2,9 @@
 //! reading a file.
 //!
 //! The range must be mapped without a hole, so the call holds the mmap lock for reading, for one batch of
-//! pages at a time. An entry and the page cache of the file (`file/cache/lookup.rs`) decide; no page is
-//! faulted in. The answers must be Linux's: the cases in `lab/freehold-model/cases` and the tests in
-//! `engine/freehold/tests/files/advice.rs` compare them.
+//! pages at a time. The answer comes from the page table and from the page cache of the file
+//! (`file/cache/lookup.rs`); no page is faulted in. The answers must be Linux's: the cases in
+//! `lab/freehold-model/cases` and the tests in `engine/freehold/tests/files/advice.rs` compare them.
 
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, file::Mapping, platform::Platform, vma::Vma};

@@ -1,5 +1,5 @@
-//! Reports about an address space: the data of files in /proc/PID, and mincore. The embedding kernel makes
-//! files of them; this folder returns values, or text in Linux's format.
+//! Reports about an address space: the data of files in /proc/PID, and mincore. This folder returns values,
+//! or text in Linux's format, from which the embedding kernel makes files.
 //!
 //! | file | report |
 //! | --- | --- |

@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> AddressSpace<P> {
     /// Returns the frame of the page at `addr`, if a page is mapped there (the PFN of /proc/PID/pagemap). The
     /// page may move to another frame as soon as the call returns. Functions that act on a frame, such as
-    /// [`Engine::migrate`](crate::engine::Engine::migrate), check it again.
+    /// [`Engine::migrate`](crate::engine::Engine::migrate), therefore check what the frame holds.
     ///
     /// # Locks
     ///

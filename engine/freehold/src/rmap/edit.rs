@@ -3,7 +3,7 @@
 //!
 //! An edit holds the locks of both trees for writing, the file's first. Walks of the reverse map therefore
 //! see a split or a merge of VMAs as one step. `tree/` has the trees and their locks, and `walk.rs` the
-//! walks. An edit changes links and keys only; the change of the VMA tree is the caller's (`space/change/`).
+//! walks. An edit changes only links and keys; the caller changes the VMA tree (`space/change/`).
 //!
 //! Splits, merges, moves, forks and unmaps of VMAs use an edit. All links and bounds that one change of the
 //! VMAs needs must change within one edit; otherwise a walk can miss a page that passes from one VMA to
@@ -13,8 +13,8 @@ use super::tree::{AnonPages, IMmap, RmapWriteGuard, root::RmapRoot};
 use crate::{file::Object, platform::Platform, vma::Vma};
 use freehold_vmspace::{PageIndex, UserRange};
 
-/// Maximum number of VMAs that are unlinked under one hold of the locks. The VMAs of a library are fewer, so
-/// the lock of their file is taken only once. The number is small enough that no task waits long.
+/// Maximum number of VMAs that are unlinked under one hold of the locks. A mapped library has fewer VMAs, so
+/// the lock of its file is taken only once. The number is small enough that no task waits long.
 const BATCH: usize = 8;
 
 /// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree.

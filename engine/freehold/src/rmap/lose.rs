@@ -42,7 +42,7 @@ impl<P: Platform> Mapping<P> {
         self.mark_leaving(&pages_go, PageRange::one(index));
         let take_entries = || match self.huge {
             // Several spaces may share the tables, which do not record the space that used the page. The file
-            // records that the page is lost, so all spaces find it there.
+            // records the loss, so all spaces find it there.
             Some(_) => self.unmap(PageRange::one(index), Copies::Stay),
             None => page.poison_entries(),
         };

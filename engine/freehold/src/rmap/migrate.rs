@@ -97,8 +97,8 @@ impl<P: Platform> Page<'_, P> {
         self.each_place(|place| {
             place.vm.set_migration_entry(VirtAddr::new(place.range.start()), self.level, self.pfn)
         });
-        // No task can take a new reference except through this task's own: no entry is left, or only the
-        // entry of a pinned page.
+        // No task can take a new reference except through this task's reference, because no entry is left, or
+        // only the entry of a pinned page.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {
@@ -108,7 +108,8 @@ impl<P: Platform> Page<'_, P> {
         self.each_place(|place| {
             let address = VirtAddr::new(place.range.start());
             // Called under the table's lock. A change of rights first stores the new flags in the VMA, and
-            // then updates the entries. It has already updated this entry, or updates it after this call.
+            // then updates the entries. Such a change has already updated this entry, or updates it after
+            // this call.
             let rights = || (vma_pte_flags(place.vma.flags()), place.vma.flags().contains(VmFlags::WRITE));
             place.vm.end_migration_entry(rights, address, self.level, self.pfn, to);
         });

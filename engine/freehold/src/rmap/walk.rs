@@ -141,8 +141,8 @@ impl<P: Platform> Engine<P> {
 /// Returns the home that the record of a frame names, with a reference, and the page's index there.
 pub(super) fn find_rmap_root<P: Platform>(frame: &Frame) -> Option<(AnyRmapRoot<P>, PageIndex)> {
     let rcu = P::rcu_read();
-    // An unmapped anonymous page can outlive its home. `maps` is read first: a page that counts as mapped was
-    // then mapped at a moment within this section.
+    // An unmapped anonymous page can outlive its home. `maps` is read first, so a page that counts as mapped
+    // was mapped at some moment within this section.
     let mapped = frame.maps() != 0;
     let (home, index) = frame.rmap();
     let home = match home & FILE != 0 {

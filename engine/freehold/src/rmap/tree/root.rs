@@ -8,9 +8,9 @@
 //! Pages that the child makes in this VMA have the same home.
 //!
 //! A walk therefore finds every entry of a page. The walk also visits VMAs of other processes of the fork
-//! tree that have another page at this offset. For a page of a server with 1,000 children these are at most a
-//! thousand reads of page tables. One home per process and generation would avoid these reads, but would need
-//! a list of homes in every VMA.
+//! tree that have another page at this offset. For a page of a server with 1,000 children, these visits cost
+//! at most a thousand reads of page tables. A separate home for each forked process would avoid these reads,
+//! but would need a list of homes in every VMA.
 //!
 //! Lifetime: each linked VMA, the file, and each walker hold a reference; pages do not. A VMA that maps an
 //! anonymous page keeps the home until the entry of the page is removed. The file keeps the home for the
@@ -40,8 +40,8 @@ pub(crate) const FILE: usize = 1;
 
 /// The home of pages; the head of this file explains it.
 pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
-    /// Number of references. Each is a word in a VMA or a file, or on the stack of a walker, so the number
-    /// cannot exceed the number of words in memory.
+    /// Number of references. Each reference is a word in a VMA or a file, or on the stack of a walker, so the
+    /// number cannot exceed the number of words in memory.
     refs: AtomicUsize,
     /// The file that the pages belong to, if any. Cleared before the file is freed, while the tree's lock is
     /// held for writing.
