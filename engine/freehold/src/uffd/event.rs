@@ -71,8 +71,8 @@ impl<P: Platform> Notice<P> {
             // If the wait is killed, the pager does not get the message. As on Linux, no error is reported.
             let _ = queued.wait(P::wait_killable);
         }
-        // If no reader took a child's handle, dropping the waiter closes it and unregisters the child's
-        // memory.
+        // If no reader took a child's handle, dropping the waiter closes the handle and unregisters the
+        // child's memory.
     }
 }
 

@@ -1,7 +1,7 @@
 //! Faults that a userfaultfd's pager must serve: detecting them, and waiting for the pager.
 //!
-//! A fault calls `ask_pager` under the lock that keeps its VMA unchanged. If the pager must serve it, the
-//! fault drops all locks and waits here, then starts over. The wait has a fixed order: the fault first enters
+//! A fault calls `ask_pager` under the lock that keeps its VMA unchanged. If the pager must serve the fault,
+//! the fault drops all locks, waits here, and starts over. The wait has a fixed order: the fault first enters
 //! the queue, then checks VMA and entry again, then sleeps ([`uffd`](super), section *The protocol*). A fault
 //! that checked before it queued could miss its wake-up. A waiting fault holds no lock and no reference into
 //! the address space (hazard C-25).

@@ -84,9 +84,9 @@ impl<P: Platform> Userfaultfd<P> {
     /// put. The number is smaller than requested if an obstacle appears after the first page. In this case
     /// Linux returns EAGAIN together with the number.
     ///
-    /// In a private mapping of shared memory the copy is private; in a shared mapping it becomes the file's
-    /// page. A huge page of a pool uses its reservation or an unreserved page. If the pool has none, fails
-    /// with [`UffdError::OutOfMemory`].
+    /// In a private mapping of shared memory the copy is private; in a shared mapping the copy becomes the
+    /// file's page. A huge page of a pool uses its reservation or an unreserved page. If there is neither,
+    /// the call fails with [`UffdError::OutOfMemory`].
     ///
     /// # Errors
     ///
@@ -462,7 +462,8 @@ impl<P: Platform> Filler<'_, P> {
     }
 
     /// Publishes the file's new page and maps it, both under the table's lock. A fault that finds the page
-    /// then finds its entry, and so does a change that waits for the end of the caller's read section.
+    /// then finds its entry. A change that waits for the end of the caller's read section also finds the
+    /// entry.
     fn publish(
         &self,
         vma: &Vma<P>,

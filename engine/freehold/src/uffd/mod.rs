@@ -20,22 +20,22 @@
 //! | a waiter | pending: not read yet | being read. A fault is then delivered. An event is complete, and its sender continues |
 //! | | delivered | being woken: [`wake`](Userfaultfd::wake), or a call that filled its page |
 //! | | either | being woken because the context is closed; or a signal: any signal for a program's own access, otherwise a fatal one |
-//! | `changing` | above 0: the mappings are about to change and the pager has not read the message, so it cannot fill pages | reading the message; or the sender, when it stops waiting |
+//! | `changing` | above 0: the mappings are about to change and the pager has not read the message, so the pager cannot fill pages | reading the message; or the sender, when it stops waiting |
 //!
 //! **A fault waits** as `FaultOutcome::Userfault`, with all locks dropped. The fault first queues a waiter,
 //! then checks VMA and entry again under the VMA's lock, and then sleeps if it still has to. A filler first
-//! installs the entry and then searches the queue. The fault and the filler both take the queue's lock in
-//! between. Either the filler finds the waiter, or the waiter finds the entry. Closing works in the same way:
-//! it first unregisters the VMAs and then wakes the waiters, so a fault that is queued later finds its VMA
-//! unregistered. A woken fault only looks again. A waiting fault keeps no reference into the address space
-//! (hazard C-25); its waiter only holds an address.
+//! installs the entry and then searches the queue. The fault and the filler both take the queue's lock
+//! between these two steps. Either the filler finds the waiter, or the waiter finds the entry. Closing works
+//! in the same way: it first unregisters the VMAs and then wakes the waiters, so a fault that is queued later
+//! finds its VMA unregistered. A woken fault only checks again. A waiting fault keeps no reference into the
+//! address space (hazard C-25); its waiter only holds an address.
 //!
 //! **A change** (fork, mremap, munmap, MADV_DONTNEED) raises `changing` while it holds the VMA's write lock,
 //! which excludes fills. MADV_DONTNEED and similar calls hold only a read lock, and therefore wait for a
 //! grace period after raising `changing`: a fill reads `changing` and installs its entry within one RCU read
-//! section. The change sends its message and waits for it after its locks are released. A fill before the
-//! change is therefore part of the changed memory, and a later fill is refused until the message was read.
-//! Fills therefore need no common lock.
+//! section. After its locks are released, the change sends its message and waits until the message is read. A
+//! page that was filled before the change is therefore part of the changed memory, and later fills are
+//! refused until the message is read. Fills therefore need no common lock.
 //!
 //! **The flag `UFFD_WP`** of an entry, and the markers that replace such entries where no page is mapped,
 //! exist only in VMAs that have the VMA flag `UFFD_WP`. A call that clears the VMA flag clears the entries

@@ -1,8 +1,8 @@
 //! UFFDIO_MOVE: pages move from one place of an address space to another without being copied.
 //!
 //! Both VMAs are read-locked. The move takes the second lock only if it is free. Otherwise the move takes
-//! both under the mmap lock, and then releases the mmap lock (hazard C-50). For each pair of tables both
-//! locks are taken, in address order. Under them, for each page:
+//! both under the mmap lock, and then releases the mmap lock (hazard C-50). For each pair of tables, the move
+//! takes both locks in address order. Under these locks, it does the following for each page:
 //!
 //! 1. lock the page's frame, if its lock is free;
 //! 2. take the entry;
@@ -317,8 +317,8 @@ impl<'m, P: Platform> Mover<'m, P> {
         Ok(())
     }
 
-    /// Takes the entry of a page that only this address space uses and to which there is no other reference.
-    /// Sets the home and the index of the page to those of `page`.
+    /// Takes the entry of the page in `pfn`. Only this address space uses the page, and there is no other
+    /// reference to it. Sets the home and the index of the page to those in `page`.
     fn take(
         &self,
         tables: &mut Tables<'m, P>,

@@ -1,5 +1,5 @@
-//! Write protection by the pager (UFFDIO_WRITEPROTECT): a bit of entries, and markers where no page is
-//! mapped.
+//! Write protection by the pager (UFFDIO_WRITEPROTECT): a bit in the entries of mapped pages, and markers
+//! where no page is mapped.
 //!
 //! An entry with [`UFFD_WP`](freehold_pagetable::PteFlags::UFFD_WP) never has write permission. Code that
 //! grants this permission checks the bit under the table's lock. The permission and the bit change in one

@@ -2,8 +2,8 @@
 //!
 //! A VMA stores its registration: flags, and a reference to the context. Both calls are therefore writers of
 //! the VMAs, and split and merge them as mprotect does. Unregistering also removes write protection from the
-//! entries, because an entry may have `UFFD_WP` only in a VMA with the flag of that name. It then wakes the
-//! faults that wait.
+//! entries, because an entry may have `UFFD_WP` only in a VMA with the flag of that name. Unregistering then
+//! wakes the faults that wait.
 //!
 //! `uffd/mod.rs` describes the protocol. `fault.rs` reads the registration.
 //!
@@ -253,8 +253,8 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let done = guard.set_uffd(range, VmFlags::empty(), None);
         drop(guard);
-        // Wakes faults also after a failure, because a part may be unregistered. A woken fault that still has
-        // to wait queues again.
+        // Wakes faults also after a failure, because a part of the range may be unregistered already. A woken
+        // fault that still has to wait queues again.
         self.context.wake(range);
         done
     }

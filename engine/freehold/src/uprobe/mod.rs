@@ -142,8 +142,8 @@ impl<P: Platform> Mapping<P> {
     /// A private copy that differs from the file at this place contains modified text and is not changed. If
     /// the instruction was overwritten in the file itself, new copies do not get the breakpoint either. Each
     /// place has at most one probe; an owner with several users of one probe counts these users. Probes exist
-    /// as long as the `Mapping`, so their owner keeps a reference to it. Without an MMU there are no private
-    /// copies, and this function inserts no breakpoint.
+    /// as long as the `Mapping`, so the owner of a probe keeps a reference to the `Mapping`. Without an MMU
+    /// there are no private copies, and this function inserts no breakpoint.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
 //! The VMAs that one task has write-locked. The task unlocks all of them together.
 //!
-//! A writer locks its VMAs one after another and unlocks them at the end of the change. The list remembers
-//! them without an allocation, and unlocks them when it is dropped. Only the task that owns the list uses it
+//! A writer locks its VMAs one after another and unlocks them at the end of the change. The list records the
+//! VMAs without an allocation, and unlocks them when it is dropped. Only the task that owns the list uses it
 //! and the members' links, so no other lock guards them. `vma/mod.rs` has the lock of a VMA itself.
 //!
 //! `WriteGuard` (`space/locking.rs`) contains the list, and its methods `lock_vma`, `attach` and `detach`

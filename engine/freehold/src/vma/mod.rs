@@ -85,7 +85,7 @@ use locked_list::LockedLinks;
 ///   the VMA's lock; to reset the value, these three locks for writing.
 /// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
 ///
-/// Every field may be *read* under any one of the locks.
+/// Every field may be *read* under any one of the locks listed for it.
 #[repr(C, align(64))]
 pub struct Vma<P: Platform> {
     // First cache line: fields that a lookup reads.

@@ -52,7 +52,7 @@ bitflags! {
         const MINOR_HUGETLBFS = 1 << 9;
         /// UFFD_FEATURE_MINOR_SHMEM: announces minor faults of shared memory.
         const MINOR_SHMEM = 1 << 10;
-        /// UFFD_FEATURE_EXACT_ADDRESS: messages contain the exact address instead of the page's.
+        /// UFFD_FEATURE_EXACT_ADDRESS: messages contain the exact address instead of the address of the page.
         const EXACT_ADDRESS = 1 << 11;
         /// UFFD_FEATURE_WP_HUGETLBFS_SHMEM: announces write protection of shared memory and of huge pages of
         /// pools.
@@ -178,7 +178,7 @@ impl<P: Platform> Context<P> {
         self.changing.fetch_sub(1, Release);
     }
 
-    /// Wakes all faults that wait for a page in `range`, so that they look again.
+    /// Wakes all faults that wait for a page in `range`, so that they check again.
     pub(crate) fn wake(&self, range: UserRange) {
         self.queue.wake(range);
     }
@@ -343,7 +343,7 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.queue.take()
     }
 
-    /// Wakes the faults that wait for a page in this range, so that they look again (UFFDIO_WAKE).
+    /// Wakes the faults that wait for a page in this range, so that they check again (UFFDIO_WAKE).
     ///
     /// # Errors
     ///

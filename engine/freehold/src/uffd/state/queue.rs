@@ -12,7 +12,7 @@
 //! | word of a waiter | meaning | becomes |
 //! | --- | --- | --- |
 //! | 0 | the task sleeps or is about to sleep | 1, by the task that unlinks the waiter, under the lock |
-//! | 1 | woken | the waiter ends; its task takes the lock once more before, so the waker no longer uses the waiter |
+//! | 1 | woken | the waiter ends; before that, its task takes the lock once more, so that the waker no longer uses the waiter |
 //!
 //! No task is woken under the lock, and after the lock is released a waiter may no longer exist. Waiters
 //! therefore sleep on counters in the queue, its `turns`, which exist as long as the context. The page of a
@@ -230,7 +230,7 @@ impl<P: Platform> Lists<P> {
         }
         // SAFETY: as above.
         let waiter = unsafe { self.events.first.as_ref() }?;
-        // SAFETY: the lock, which is held, guards a member's `what`. The member's task does not access it
+        // SAFETY: the lock, which is held, guards a member's `what`. The member's task does not access `what`
         // while the waiter is linked.
         let message = match unsafe { &mut *waiter.what.get() } {
             // Drops the change under the lock. The reader holds a reference to the context, so this is not
@@ -306,8 +306,8 @@ impl<P: Platform> Queue<P> {
         let mut lists = self.lock();
         let armed = core::mem::take(&mut lists.armed);
         if armed {
-            // Relaxed: accessed under the lock. Sleepers also read the value, with which they compare later,
-            // under the lock.
+            // Relaxed: accessed under the lock. Sleepers also hold the lock when they read the value with
+            // which they compare later.
             self.bell.store(self.bell.load(Relaxed).wrapping_add(1), Relaxed);
         }
         drop(lists);

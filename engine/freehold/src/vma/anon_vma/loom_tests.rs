@@ -131,7 +131,7 @@ fn walk_finds_the_vma_of_every_page() {
             let world = world.clone();
             move || world.walk()
         });
-        // Makes a page only if this thread sees the anon_vma that the other one attaches.
+        // Makes a page only if this thread sees the anon_vma that the other thread attaches.
         if world.words().id().is_some() {
             world.fault(0);
         }

@@ -30,7 +30,7 @@ bitflags! {
         const MAYWRITE = 1 << 5;
         /// mprotect may allow fetches.
         const MAYEXEC = 1 << 6;
-        /// Mapped with MAP_SHARED. Also set if `SHARED` is not, because the descriptor is not writable.
+        /// Mapped with MAP_SHARED. Set even if `SHARED` is not set because the descriptor is not writable.
         const MAYSHARE = 1 << 7;
         /// Grows downwards on a fault below it (a stack).
         const GROWSDOWN = 1 << 8;

@@ -21,7 +21,7 @@ pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
 pub(crate) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
 
 /// Returns the flags of an entry for a store that writes to its frame. The entry is not writable if the VMA
-/// does not allow stores, because the store is then a forced one of a debugger.
+/// does not allow stores, because the store is then a forced store of a debugger.
 ///
 /// All code that makes an entry for a store uses this function. A forced store normally copies a present
 /// page, but the page may have been removed before the fault, which then makes a new entry.

@@ -2,8 +2,9 @@
 //! the caches of the CPUs and explains the states of a chunk.
 //!
 //! The slab's lock guards everything except the allocation and release of chunks, which take place without
-//! it: `Chunk::try_new` before, and `Leaving` after the lock is held. Chunks are freed only after a grace
-//! period. `objects_of_partial_chunks_are_taken_before_idle_ones` (`tests.rs`) tests the lists, and
+//! the lock: `Chunk::try_new` runs before the lock is taken, and a `Leaving` is consumed after the lock is
+//! released. Chunks are freed only after a grace period.
+//! `objects_of_partial_chunks_are_taken_before_idle_ones` (`tests.rs`) tests the lists, and
 //! `c22_late_reader_accesses_allocated_memory` (`vma/loom_tests.rs`) the grace period.
 #![expect(unsafe_code, reason = "owns chunks in intrusive lists")]
 
@@ -66,7 +67,7 @@ impl<T: Item> Chunk<T> {
         unsafe {
             (&raw mut (*chunk).head).write(RcuHead::new());
             for index in (0..CHUNK).rev() {
-                // In place, because a chunk is larger than some stacks.
+                // The objects are created in place, because a chunk is larger than some stacks.
                 let object = (&raw mut (*chunk).objects).cast::<T>().add(index);
                 object.write(T::blank());
                 (*object).links().chunk.store(chunk, Relaxed);

@@ -23,8 +23,8 @@
 //! - A reader that found an object without a lock is in a read section. Before the object was put into the
 //!   cache of a CPU, the pointer through which the reader found the object was removed. That CPU later put
 //!   the object into the depot under the depot's lock, and the task that made the chunk leave held the same
-//!   lock after that. Read sections that begin after `rcu_defer` therefore do not find the object, and the
-//!   grace period waits for the earlier ones.
+//!   lock later. Read sections that begin after `rcu_defer` therefore do not find the object, and the grace
+//!   period waits for the earlier sections.
 //! - A reader that uses only the address of an object, to wake a sleeper there, does so in a read section
 //!   that began while the object was in use ([`VmaLock`](freehold_sync::VmaLock): a reader that leaves).
 //!
@@ -125,8 +125,8 @@ impl<T: Item, H: Host> Slab<T, H> {
     /// returns its cache when it frees an object the next time. The memory is released after a grace period.
     pub fn trim(&self) {
         for cache in self.caches.iter() {
-            // Relaxed: a request, which can be lost if that CPU is just finishing an earlier one. Empty
-            // caches are skipped.
+            // Relaxed: the store is only a request, which is lost if that CPU is just completing an earlier
+            // request. Empty caches are skipped.
             if cache.len.load(Relaxed) != 0 {
                 cache.most.store(0, Relaxed);
             }
@@ -141,7 +141,7 @@ impl<T: Item, H: Host> Slab<T, H> {
     fn refill(&self) -> Result<NonNull<T>, NoMemory> {
         let mut batch = self.depot.lock::<H>().take(CACHE / 2);
         if batch.is_null() {
-            // Without a lock, because an allocator may be slow.
+            // No lock is held here, because an allocator may be slow.
             let chunk = Chunk::try_new()?;
             let mut depot = self.depot.lock::<H>();
             depot.add_idle(chunk);

@@ -101,8 +101,8 @@ fn trimmed_cache_of_another_cpu_empties_at_its_next_free() {
     let slab = &Objects::try_new().unwrap();
     let ours = THERE.with_borrow(Arc::clone);
     let barrier = &std::sync::Barrier::new(2);
-    // The assertions come after the scope: a failure before would leave the other thread waiting at the
-    // barrier.
+    // The assertions come after the scope: a failure inside the scope would leave the other thread waiting at
+    // the barrier.
     let (before, after) = std::thread::scope(|scope| {
         scope.spawn(move || {
             THERE.set(ours);
