@@ -1,10 +1,10 @@
 //! Arenas and their boundaries (`src/space/cpu_arena.rs`): where range writers place mappings, and how a
 //! boundary makes way for a mapping that needs its addresses.
 //!
-//! Every scenario runs in a process whose changes are made by range writers only and whose mappings are
-//! placed by CPU. It runs twice: with wide and with narrow nodes of the VMA tree. The tests compare the
-//! addresses of mappings. `range_writers.rs` tests claims. In its last test, a claim delays a mapping that
-//! needs the space of boundaries.
+//! Every scenario runs in a process whose changes are made only by range writers, each of which places
+//! mappings in the arena of its CPU. A scenario runs twice: with wide and with narrow nodes of the VMA tree.
+//! The tests compare the addresses of mappings. `range_writers.rs` tests claims. In its last test, a claim
+//! delays a mapping that needs the space of boundaries.
 
 use crate::support::*;
 use freehold::{
@@ -28,7 +28,7 @@ fn boundary(process: &Process, cpu: &Vcpu) -> (u64, u64) {
     (end, end - GIB)
 }
 
-/// Runs `scenario` in a process that places mappings by CPU.
+/// Runs `scenario` in a process that places mappings in the arenas of CPUs.
 fn placing(scenario: impl Fn(&World, &Process, &mut Vcpu)) {
     for vma_nodes in [NodeWidth::Wide, NodeWidth::Narrow] {
         let world = World::with(16 << 20, Config::new().vma_nodes(vma_nodes));

@@ -163,7 +163,7 @@ fn future_mappings_have_the_probe() {
         let start = map(process, &program, RX);
         assert_trapped(process, cpu, start);
         assert_eq!((process.rss().anon, process.rss().file), (1, 2));
-        // Mapped with MAP_POPULATE, at another address and offset.
+        // The program is also mapped with MAP_POPULATE, at another address and offset.
         let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
         let second = process.mmap(0, PAGE, RX, flags, Some(&program), PAGE).unwrap();
         assert_eq!(process.rss().anon, 2);
@@ -464,7 +464,7 @@ fn add_probe_checks_offset_and_length() {
         assert_eq!(add(2 * PAGE + 10, &[0xcc; 1]), Err(ProbeError::BeyondEnd));
         assert_eq!(add(2 * PAGE + 9, &[0xcc; 2]), Err(ProbeError::BeyondEnd));
         assert_eq!(add(5, &bytes::<2>(5)), Err(ProbeError::Unchanged));
-        // The last byte of the file. The bytes after it are not part of the saved instruction.
+        // The probe is at the last byte of the file. Later bytes are not part of the saved instruction.
         let last = 2 * PAGE + 9;
         add(last, &TRAP).unwrap();
         add(PAGE - 1, &TRAP).unwrap();

@@ -59,7 +59,7 @@ fn secret_memory_is_mapped_shared_locked_and_by_faults() {
         assert!(flags(process, populated).contains(KEPT));
         assert_eq!(process.mprotect(at, PAGE, R | Prot::EXEC).unwrap_err().errno(), Errno::EACCES);
         process.mprotect(at, PAGE, R).unwrap();
-        // Beyond the end of the file.
+        // The second half of the mapping lies beyond the end of the file.
         let at = process.mmap(0, 2 * LEN, RW, MapFlags::SHARED, Some(file), 0).unwrap();
         assert_eq!(process.store(cpu, at + LEN, 1u64), Err(FaultError::Bus { addr: at + LEN }));
     });
@@ -94,7 +94,7 @@ fn secret_memory_is_only_accessible_to_its_program() {
         assert_eq!(process.write_memory(at, &bytes, AccessMode::Forced), Err(AccessError::BadAddress));
         for flags in [PinFlags::empty(), PinFlags::WRITE, PinFlags::LONGTERM] {
             assert_eq!(process.pin_user_pages(at, 1, flags).err().unwrap(), PinError::BadAddress);
-            // The fast path finds a present page without a look at its VMA, and must refuse it, too.
+            // The fast path finds a present page without reading its VMA, and must refuse the page, too.
             let fast = cpu.call(|| process.pin_user_pages_fast(at, 1, flags));
             assert_eq!(fast.err().unwrap(), PinError::BadAddress);
             let only = cpu.call(|| process.pin_user_pages_fast_only(at, 1, flags));

@@ -88,7 +88,7 @@ fn forced_access_ignores_rights_and_writes_private_copies() {
         let file = world.file(4);
         process.mmap(BASE, 4 * PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         assert_eq!(process.write_memory(BASE, &[1; 8], AccessMode::Plain), Err(AccessError::BadAddress));
-        // Writes to a page of the file that is mapped (page 0), and to one that is not (page 2).
+        // Writes to a page of the file that is mapped (page 0), and to a page that is not mapped (page 2).
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(Disk::number(0)));
         for page in [0, 2] {
             assert_eq!(process.write_memory(BASE + page * PAGE, &[1; 8], AccessMode::Forced), Ok(8));

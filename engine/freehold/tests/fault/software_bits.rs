@@ -234,8 +234,8 @@ fn access<F: Format>(process: &Process<F>, cpu: &mut Cpu<F>, at: u64, store: Opt
     (value, faults)
 }
 
-/// Makes an access, the event `what`, and another access on a CPU whose TLB is empty; returns how many
-/// faults the second one took.
+/// Makes an access, the event `what`, and another access on a CPU whose TLB is empty; returns how many faults
+/// the second access took.
 fn second_access<F: Format>(kind: Kind, what: Between, first: Option<u64>, second: Option<u64>) -> u64 {
     let mut scene = Scene::<F>::new(kind);
     let mut cpus = [0, 1].map(|number| scene.machine.cpu(number));

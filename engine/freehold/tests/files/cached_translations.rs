@@ -5,7 +5,7 @@
 //! store through its cached translation, so the frame must record that the page was written. The dirty bit of
 //! the frame is set once before the flush, because a concurrent write-back finds the entry already cleared.
 //! The bit is set again after the flush, because that write-back may have cleared it before the last store.
-//! Without both, a store to a file is lost.
+//! If either step is missing, a store to a file is lost.
 //!
 //! Three tests stop each operation of `TAKING` at its first flush, by a gate of `support/gate.rs`, and store
 //! or run a second operation there. The disk `Store` then shows which words were written. Another test checks

@@ -132,7 +132,7 @@ fn private_store_copies_from_the_storage() {
         }
         assert_eq!(process.load(cpu, private), Ok(1u64));
         assert_eq!(process.load(cpu, at + 8), Ok(0u64), "a private store reached the storage");
-        // A child inherits the copy. A hole in the file does not remove a private copy. A truncation that
+        // A child inherits the copy. A hole in the file does not remove a private copy, but a truncation that
         // removes the page from the file does.
         let child = Process::of(process.fork().unwrap());
         process.store(cpu, private + 8, 3u64).unwrap();
@@ -286,8 +286,7 @@ fn c58_c26_frames_return_to_the_storage_during_concurrent_use() {
                     let _ = file.mapping().read_at(5 * PAGE, &mut [0; 64]);
                 }
             });
-            // Repeats until the storage has received a frame, which requires that another thread requested
-            // one before.
+            // Repeats until the storage has freed a frame, which another thread must have requested before.
             for n in (0..).take_while(|&n| n < 120 || storage.freed() == 0) {
                 match n % 3 {
                     0 => file.mapping().truncate(n % PAGES * PAGE + 8).unwrap(),

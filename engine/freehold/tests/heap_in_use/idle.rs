@@ -1,7 +1,7 @@
 //! An engine that becomes idle after much work returns memory to the machine, both frames and heap, without
 //! being dropped (`src/engine/trim.rs`, `src/file/change/drop_clean.rs`, the slab of VMAs). The test maps
-//! 65,000 VMAs and reads a file of 1 GiB, unmaps and drops everything, and compares the memory in use with
-//! that before. A cache of the engine that `trim` does not empty makes the test fail.
+//! 65,000 VMAs and reads a file of 1 GiB, unmaps and drops everything, and compares the memory in use before
+//! and after. A cache of the engine that `trim` does not empty makes the test fail.
 
 use super::{bytes_in_use, one_at_a_time};
 use freehold::{

@@ -289,8 +289,7 @@ fn blocks_of_2_mib_are_mapped_by_small_pages() {
     });
 }
 
-/// A System V segment follows only the global setting. Shared memory of a mount without its own setting does,
-/// too.
+/// A System V segment, and shared memory of a mount without its own setting, follow only the global setting.
 #[test]
 fn segments_follow_global_and_mount_settings() {
     let size = 64 * KIB;
@@ -354,7 +353,7 @@ fn hole_or_truncation_splits_a_block() {
             map_file(process, &file, BASE, SHARED, 0..64);
             touch(process, cpu, BASE, 3, true);
             touch(process, cpu, BASE, 20, true);
-            // Another process has a private copy of one of its pages.
+            // Another process has a private copy of one page of the block.
             let child = Process::of(process.fork().unwrap());
             map_file(&child, &file, OTHER, PRIVATE, 0..64);
             touch(&child, cpu, OTHER, 17, true);

@@ -101,7 +101,7 @@ fn mprotect_of_a_part_splits_a_huge_page() {
 fn moving_a_vma_border_splits_a_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
         // mprotect first changes the front of the huge page, and the VMA before it grows. It then changes the
-        // back, and the VMA after it grows. At last it changes the middle, and one VMA is left.
+        // back, and the VMA after it grows. Finally it changes the middle, and one VMA is left.
         map(process, BASE, 3);
         write_sample(process, cpu, BASE + HUGE, 1);
         process.mprotect(BASE, HUGE, R).unwrap();
@@ -120,7 +120,7 @@ fn moving_a_vma_border_splits_a_huge_page() {
 
 #[test]
 fn mremap_of_a_part_splits_a_huge_page() {
-    // By a whole number of huge pages, and by other distances.
+    // Moves each part by a whole number of huge pages, and by other distances.
     for (first, pages) in PARTS {
         for to in [2 * PAGES, 2 * PAGES + 1, 3 * PAGES - 50, 700] {
             each_way(HugePages::Always, |world, process, cpu| {
@@ -179,7 +179,8 @@ fn mremap_dontunmap_leaves_an_empty_source() {
     each_way(HugePages::Always, |world, process, cpu| {
         let mut other = filled(world, process, cpu);
         let at = BASE + 2 * HUGE;
-        // First a part, for which the VMA is not split; then the whole huge page.
+        // The first mremap moves a part, and the VMA is not split. The second mremap moves the whole huge
+        // page.
         let (from, len) = (BASE + 100 * PAGE, 156 * PAGE);
         assert_eq!(process.mremap(from, len, len, KEEP, at + 3 * PAGE), Ok(at + 3 * PAGE));
         process.check();

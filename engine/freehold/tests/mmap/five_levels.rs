@@ -100,7 +100,8 @@ fn occupied_hint_above_the_window_opens_the_upper_space() {
             };
             assert_eq!(place(process, hint, PAGE, ANON), first);
             assert_eq!(place(process, END, PAGE, ANON), second);
-            // The window is full now. Only a mapping with such a hint finds a free range above it.
+            // The window is full now. Only a mapping with a hint above the window finds a free range, above
+            // the window.
             let full = DEFAULT_MAP_WINDOW - LOW;
             process.mmap(LOW, full, Prot::empty(), FIXED | MapFlags::NORESERVE, None, 0).unwrap();
             assert_eq!(process.mmap(0, PAGE, RW, ANON, None, 0), below);

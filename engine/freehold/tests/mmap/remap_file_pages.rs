@@ -35,7 +35,7 @@ fn numbers(process: &Process, cpu: &mut Vcpu) -> Vec<u64> {
 fn remap_file_pages_reorders_pages() {
     with_file(|_, process, cpu, file| {
         process.store(cpu, BASE + 8, 77u64).unwrap();
-        // In reverse order. Addresses and lengths are rounded down to pages.
+        // Maps the pages in reverse order. Addresses and lengths are rounded down to pages.
         for page in 0..PAGES {
             let at = BASE + page * PAGE + 5;
             process.remap_file_pages(at, PAGE + 9, NONE, PAGES - 1 - page, MapFlags::empty()).unwrap();
@@ -67,7 +67,8 @@ fn invalid_arguments_and_mappings_are_refused() {
         assert_eq!(remap(BASE - PAGE, PAGE, 0), Err(E::Invalid), "nothing is mapped there");
         assert_eq!(remap(BASE, (PAGES + 1) * PAGE, 0), Err(E::Invalid), "a hole after the mapping");
         assert_eq!(remap(1 << 62, PAGE, 0), Err(E::Invalid), "beyond user space");
-        // Mappings that may follow: anonymous memory, another open file of the same name, other rights.
+        // The range must not extend into a different mapping: anonymous memory, another open file of the same
+        // name, or other rights.
         anon(process, BASE + PAGES * PAGE, 1);
         assert_eq!(remap(BASE, (PAGES + 1) * PAGE, 0), Err(E::Invalid));
         assert_eq!(remap(BASE + PAGES * PAGE, PAGE, 0), Err(E::Invalid), "no file");

@@ -235,7 +235,8 @@ fn shared_mapping_is_new_shared_memory() {
         assert_maps(process, &[(0, 2, 0, SHARED_NAME), (2, 2, 2, SHARED_NAME)]);
         process.store(cpu, page(0), 7u64).unwrap();
         assert_eq!((process.rss().shmem, process.rss().anon), (1, 0));
-        // The shared memory begins at offset 0, but it is mapped from this offset on.
+        // The second mapping begins at page offset 2, which is beyond the end of its new shared memory of two
+        // pages.
         assert_eq!(process.load::<u64>(cpu, page(2)), Err(FaultError::Bus { addr: page(2) }));
         let child = Process::of(process.fork().unwrap());
         child.store(cpu, page(1), 8u64).unwrap();

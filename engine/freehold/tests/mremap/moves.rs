@@ -3,7 +3,7 @@
 //! words at the old and the new address, the VMAs and the counts. The machine detects a stale translation of
 //! the old address.
 //!
-//! `range_writers.rs` of this folder compares the results of range writers with these of the exclusive
+//! `range_writers.rs` of this folder compares the results of range writers with those of the exclusive
 //! writer, and `stack.rs` tests exec's stack move.
 
 use super::*;
@@ -32,7 +32,7 @@ fn unmapped(process: &Process, cpu: &mut Vcpu, addr: u64) -> bool {
 
 #[test]
 fn move_keeps_the_pages() {
-    // Within one page table, from one table to another, and from one table into two.
+    // Moves within one page table, from one table to another, and from one table into two.
     for (pages, to) in
         [(4, 8), (4, 512), (4, 510), (700, 1000), (512, 512), (1024, 2048), (1300, 2048), (1, 511)]
     {
@@ -60,7 +60,7 @@ fn part_of_a_mapping_moves_and_merges_back() {
         assert_filled(process, cpu, BASE + 100 * PAGE, 2, 12);
         assert_filled(process, cpu, BASE, 2, 10);
         assert_filled(process, cpu, BASE + 4 * PAGE, 2, 14);
-        // Back to the old address: the offsets continue, so the parts merge.
+        // The part moves back to its old address, where the offsets continue, so the parts merge.
         assert_eq!(remap(process, 100, 2, 2, FIXED, 2), Ok(2));
         assert_eq!(layout(process), [(0, 6)]);
         assert_filled(process, cpu, BASE, 6, 10);
@@ -150,7 +150,7 @@ fn c45_dontunmap_leaves_an_empty_unlocked_source() {
         anon(process, BASE, 4);
         fill(process, cpu, BASE, 4, 1);
         process.mlock(BASE, 4 * PAGE).unwrap();
-        // C-45: the whole mapping, then a part of it. `check` recounts the pages after each move.
+        // C-45: moves the whole mapping, then a part of it. `check` recounts the pages after each move.
         assert_eq!(remap(process, 0, 4, 4, KEEP | FIXED, 100), Ok(100));
         process.check();
         assert_filled(process, cpu, BASE + 100 * PAGE, 4, 1);
@@ -191,7 +191,7 @@ fn several_mappings_move_with_their_gaps() {
         assert_eq!(layout(process), [(0, 1), (7, 8), (100, 101), (103, 105), (105, 106)]);
         assert_filled(process, cpu, BASE + 100 * PAGE, 1, 2);
         assert_filled(process, cpu, BASE + 105 * PAGE, 1, 7);
-        // No mapping at the start of the range.
+        // Nothing is mapped at the start of the range.
         assert_eq!(remap(process, 99, 4, 4, FIXED, 200), Err(Errno::EFAULT));
     });
 }
@@ -208,8 +208,8 @@ fn unpopulated_mapping_merges_at_its_new_address() {
         assert_eq!(layout(process), [(12, 16)]);
         assert_eq!(remap(process, 14, 2, 2, FIXED, 10), Ok(10));
         assert_eq!(layout(process), [(10, 14)]);
-        // With pages, the mapping keeps its offsets and does not merge. C-34: the reverse map finds its pages
-        // at every address.
+        // A mapping that has pages keeps its offsets and does not merge. C-34: the reverse map finds its
+        // pages at every address.
         fill(process, cpu, BASE + 12 * PAGE, 2, 5);
         assert_eq!(remap(process, 12, 2, 2, FIXED, 8), Ok(8));
         assert_eq!(layout(process), [(8, 10), (10, 12)]);
@@ -224,7 +224,7 @@ fn unpopulated_mapping_merges_at_its_new_address() {
 
 #[test]
 fn c42_every_kind_of_entry_moves() {
-    // C-42: an anonymous page, a page of a file, the zero page, a guard, a page without rights.
+    // C-42: moves an anonymous page, a page of a file, the zero page, a guard, and a page without rights.
     everywhere(|world, process, cpu| {
         anon(process, BASE, 4);
         process.store(cpu, BASE, 1u64).unwrap();

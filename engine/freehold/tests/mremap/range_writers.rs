@@ -80,7 +80,7 @@ fn step(side: &mut Side, dice: &mut Dice, known: &mut Vec<(u64, u64)>) -> String
         }
         3 => format!("mlock {:?}", process.mlock2(at, len, LockFlags::ONFAULT)),
         _ => {
-            // The whole mapping, one of its ends, or a part in the middle.
+            // Moves the whole mapping, one of its ends, or a part in the middle.
             let skip = dice.roll(len / PAGE) * dice.roll(2) * PAGE;
             let old = len - skip - dice.roll((len - skip) / PAGE) * dice.roll(2) * PAGE;
             let new = old + (1 + dice.roll(3)) * PAGE;

@@ -96,7 +96,7 @@ fn watched(process: &Process, machine: &Machine, call: impl FnOnce()) -> Seen {
         called.unwrap();
         watcher.join().unwrap()
     });
-    // The acquisition by the watcher.
+    // If the lock was free, the watcher has acquired it once.
     let own = u64::from(seen == Not);
     (seen, holds() - before - own)
 }
@@ -255,7 +255,8 @@ fn munmap_of_foreign_frames_falls_back_in_step_1() {
     special_row("PFNMAP", SPECIAL, VmFlags::PFNMAP);
 }
 
-/// Step 1 falls back for text with a breakpoint, but not for text next to a breakpoint.
+/// Step 1 (`Downgraded`) keeps the write lock for text with a breakpoint, but not for text next to a
+/// breakpoint.
 #[test]
 fn munmap_of_probed_text_falls_back_in_step_1() {
     let text = |world: &World, process: &Process, cpu: &mut Vcpu, probe: u64| {

@@ -114,8 +114,8 @@ fn move_sees_a_table_that_a_neighbours_fault_creates() {
     process.mmap(joined, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
     let ((held, is_held), (go, goes)) = (mpsc::channel(), mpsc::channel());
     thread::scope(|scope| {
-        // Another task reads the VMA that the target merges with. It delays the move after the move's search
-        // for page tables, and before the tables move.
+        // Another task reads the VMA that the target merges with. That task delays the move after the move's
+        // search for page tables, and before the tables move.
         let process = &process;
         scope.spawn(move || {
             let vma = process.find_vma(joined).unwrap();

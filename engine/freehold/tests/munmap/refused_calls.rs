@@ -68,8 +68,8 @@ fn munmap_of_a_sealed_vma_unmaps_nothing() {
     }
 }
 
-/// Sections full of VMAs, so that each section needs tree nodes. From one allocation on, all allocations of
-/// the heap fail.
+/// The sections are full of VMAs, so that each section needs tree nodes. From one allocation on, all
+/// allocations of the heap fail.
 #[test]
 fn c10_munmap_without_memory_unmaps_nothing() {
     const SECTIONS: u64 = 6;

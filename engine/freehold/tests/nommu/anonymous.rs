@@ -88,7 +88,7 @@ fn mmap_needs_a_contiguous_run_of_frames() {
     while let Ok(at) = space.mmap(0, PAGE, RW, ANON, None, 0) {
         singles.push(at);
     }
-    // Every second page is free: enough memory, but no two adjacent pages.
+    // Every second page is free: there is enough free memory, but no two adjacent pages are free.
     singles.sort_unstable();
     singles.iter().step_by(2).for_each(|at| space.munmap(*at, PAGE).unwrap());
     assert_eq!(space.mmap(0, 2 * PAGE, RW, ANON, None, 0), Err(MmapError::OutOfMemory));

@@ -75,7 +75,7 @@ fn shared_copy_does_not_follow_later_writes() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let file = flat.file(2);
-    // Newer than the disk: the value is in the cache only.
+    // The value in the cache is newer than the value on the disk.
     write_number(&file, PAGE, 11);
     let at = map_file(&one, &file, 0..2, X, PRIVATE);
     assert_eq!((flat.load(at), flat.load(at + PAGE)), (Disk::number(0), 11));
@@ -196,7 +196,7 @@ fn shared_mapping_needs_contiguous_frames() {
             "beyond its end"
         );
     }
-    // A single page at an arbitrary frame.
+    // The store allocates a single page at an arbitrary frame.
     write_number(&shm, PAGE, 9);
     assert_eq!(try_map_file(&space, &shm, 0..2, RW, SHARED), Err(MmapError::NotMappable));
     let own = map_file(&space, &shm, 1..2, RW, SHARED);

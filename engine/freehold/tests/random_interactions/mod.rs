@@ -43,7 +43,8 @@ const HUGE: u64 = BASE + (1 << 30);
 const HUGE_PAGES: u64 = 512;
 const MOST: usize = 4;
 const STEPS: u64 = 160;
-/// Offsets in a page: of the word that holds the page's number, and of the place for a breakpoint.
+/// Offset in a page of the word that holds the page's number. `PLACE` is the offset of the place for a
+/// breakpoint.
 const WORD: u64 = 0;
 const PLACE: u64 = 100;
 const TRAP: [u8; 8] = [0xcc; 8];

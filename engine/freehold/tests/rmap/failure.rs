@@ -2,7 +2,7 @@
 //! reports, and frames that stay out of use.
 //!
 //! `everywhere` of this file runs a scenario in a `Failing` world, which checks at the end that exactly the
-//! failed frames are missing. A scenario lets memory fail (`Failing::fail`), and compares the accesses of all
+//! failed frames are missing. A scenario lets memory fail (`Failing::fail`), and checks the accesses of all
 //! processes and the lost pages that were reported to the platform (`assert_losses_reported`). An anonymous
 //! page is lost with its contents. A clean page of a file is read again. The last test makes random calls and
 //! compares them with a model.

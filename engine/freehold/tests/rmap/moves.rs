@@ -65,13 +65,13 @@ fn rmap_finds_pages_after_vma_changes() {
     everywhere(|world, process, cpu| {
         let at = anon(process, BASE, 8);
         (0..8).for_each(|page| process.store(cpu, at + page * PAGE, page).unwrap());
-        // After a split and a merge.
+        // The pages are found after a split and after a merge.
         process.mprotect(at + 2 * PAGE, 2 * PAGE, R).unwrap();
         migrate(world, process, at + 2 * PAGE);
         process.mprotect(at + 2 * PAGE, 2 * PAGE, RW).unwrap();
         process.check();
         migrate(world, process, at + 3 * PAGE);
-        // After moves of single entries and of whole page tables.
+        // The pages are found after moves of single entries and of whole page tables.
         let far = at + (1 << 30);
         process
             .mremap(at + 4 * PAGE, 2 * PAGE, 2 * PAGE, RemapFlags::MAYMOVE | RemapFlags::FIXED, far)

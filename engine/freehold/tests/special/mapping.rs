@@ -136,9 +136,9 @@ fn c31_driver_may_only_change_allowed_flags() {
     }
 }
 
-/// The hook runs before merging, and merging depends on its flags and private data. Two mappings merge only
-/// if they have the same private data. A VMA with hooks may grow by a merge, but is not absorbed by another
-/// one.
+/// The mmap hook runs before merging, and merging depends on the flags and private data that the hook sets.
+/// Two mappings merge only if they have the same private data. A VMA with hooks may grow by a merge, but is
+/// not absorbed by another VMA.
 #[test]
 fn mappings_merge_only_with_equal_private_data() {
     for (one_for_all, add, expected) in [
@@ -266,7 +266,7 @@ fn device_memory_refuses_locks_and_remote_access() {
     });
 }
 
-/// C-30: every call that would split a VMA whose hook forbids splits.
+/// C-30: makes every call that would split a VMA whose hook forbids splits.
 #[test]
 fn c30_unsplittable_vma_is_never_split() {
     on_board(DriverMode { splits: false, ..whole() }, |_, process, cpu, board, file| {

@@ -28,7 +28,7 @@ use std::{
 /// A function that a thread runs at a gate.
 type Visit = Box<dyn FnOnce() + Send>;
 
-/// Runs the function that was put into it, once.
+/// A gate. Runs the function that a test has put into it, once.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<Mutex<Option<Visit>>>);
 

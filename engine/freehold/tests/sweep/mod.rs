@@ -26,7 +26,7 @@ use stage::Stage;
 use states::STATES;
 
 /// Chooses the design for a failure. Allocations depend little on the designs of munmap and faults, so the
-/// designs alternate. They do depend on `write`, which is therefore equal for all failures of a call.
+/// designs alternate. Allocations do depend on `write`, which is therefore equal for all failures of a call.
 fn design(nth: u64, write: Write) -> Locking {
     let [mmap_lock, .., vma_lock] = Locking::ALL;
     (if nth % 4 == 2 { mmap_lock } else { vma_lock }).write(write)

@@ -63,7 +63,7 @@ fn keyed() -> World {
     world(MachineConfig::backed(16 << 20).pkeys())
 }
 
-/// Memory without contents, because huge pages have many bytes.
+/// Creates a machine whose memory has no contents, because huge pages have many bytes.
 fn large() -> World {
     world(MachineConfig::phantom(64 << 20))
 }

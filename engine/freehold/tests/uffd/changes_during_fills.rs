@@ -1,8 +1,8 @@
 //! A change that begins in the middle of a fill (`src/uffd/fill.rs`, `src/uffd/fill_huge.rs`). A fill must
-//! not complete after the change has begun, because the pager does not know of the change yet. Each test
-//! stops a fill while it copies into its frame, by a gate of `support/gate.rs`. There it begins the change on
-//! another thread and waits until fills are refused with `UffdError::Changing`. The stopped fill must then
-//! fail with the same error and map nothing.
+//! not complete after the change has begun, because the pager does not know of the change yet. Each test uses
+//! a gate of `support/gate.rs` to stop a fill while the fill copies into its frame. The test then begins the
+//! change on another thread and waits until fills are refused with `UffdError::Changing`. The stopped fill
+//! must then fail with the same error and map nothing.
 
 use super::{
     gate::Gated,
@@ -12,7 +12,7 @@ use super::{
 use freehold::{PageIndex, call::Advice, hugetlb::HugePageSize, space::AddressSpace};
 use std::{sync::Arc, sync::mpsc::channel, thread};
 
-/// COPY, and a hole that is punched: the fill must not put a page into the hole.
+/// A hole is punched during a COPY: the fill must not put a page into the hole.
 #[test]
 fn shared_memory_is_not_filled_after_a_change_has_begun() {
     for locking in Locking::ALL {
@@ -50,8 +50,8 @@ fn shared_memory_is_not_filled_after_a_change_has_begun() {
     }
 }
 
-/// COPY of a huge page of a pool, and DONTNEED: the page is not mapped, and returns to the pool with its
-/// reservation.
+/// DONTNEED runs during a COPY of a huge page of a pool: the page is not mapped, and returns to the pool with
+/// its reservation.
 #[test]
 fn refused_fill_returns_page_and_reservation_to_the_pool() {
     for (locking, private) in Locking::ALL.into_iter().flat_map(|locking| [(locking, true), (locking, false)])

@@ -77,7 +77,7 @@ fn mremap_sends_events_for_target_move_and_source() {
         uffd.copy(BASE, &pages_of(1..5), WAKE).unwrap();
         anon(process, page(600), 8);
         uffd.register(page(601), PAGE, MISSING).unwrap();
-        // First the unmap of the target, then the move, and then the unmap of the source.
+        // The messages come in this order: the unmap of the target, the move, the unmap of the source.
         let remap = |_: &mut Vcpu| process.mremap(page(1), 2 * PAGE, 2 * PAGE, TO, page(600));
         let (moved, messages) = with_pager(world, remap, || [0; 3].map(|_| uffd.read().unwrap()));
         assert_eq!(moved, Ok(page(600)));

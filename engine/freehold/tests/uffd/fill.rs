@@ -99,7 +99,8 @@ fn fills_wake_only_threads_in_their_range() {
         let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(1) + 16).unwrap();
         let (read, ()) = with_pager(world, program, || {
             assert_fault(&uffd, page(1) + 16, FaultReason::Missing, false);
-            // A fill elsewhere and a fill with DONTWAKE: the thread sleeps on and does not fault again.
+            // After a fill elsewhere and a fill with DONTWAKE, the thread still sleeps and has not faulted
+            // again.
             assert_eq!(uffd.copy(page(0), &bytes(1), WAKE), Ok(PAGE));
             assert_eq!(uffd.copy(page(1), &bytes(2), FillMode::DONTWAKE), Ok(PAGE));
             assert!(uffd.try_read().is_none());

@@ -115,7 +115,7 @@ fn load_in_disturbed_task(
         let task = Task::current();
         let read = std::thread::scope(|scope| {
             scope.spawn(|| {
-                // The message was read, so the fault is queued, and its thread sleeps or is about to.
+                // The message was read, so the fault is queued, and its thread sleeps or is about to sleep.
                 assert_fault(uffd, page(0), FaultReason::Missing, false);
                 strike(&task);
             });

@@ -95,7 +95,7 @@ fn move_checks_errors_in_the_order_of_linux() {
     });
 }
 
-/// C-42, C-49: every kind of entry as the source.
+/// C-42, C-49: every kind of entry is the source of a move.
 #[test]
 fn c42_c49_move_handles_every_kind_of_source_entry() {
     everywhere(|world, process, cpu| {
@@ -103,7 +103,7 @@ fn c42_c49_move_handles_every_kind_of_source_entry() {
         let from = page(600);
         anon(process, from, 8);
         uffd.register(from, 8 * PAGE, WP | MISSING).unwrap();
-        // The shared zero page.
+        // The source is the shared zero page.
         assert_eq!(uffd.zeropage(from, PAGE, WAKE), Ok(PAGE));
         assert_eq!(uffd.move_pages(BASE, from, PAGE, PLAIN), Ok(PAGE));
         assert_eq!((process.load(cpu, BASE), process.rss().anon), (Ok(0u64), 0));

@@ -454,7 +454,7 @@ fn registered_memory_shares_no_page_tables() {
         other.store(cpu, START, 1u64).unwrap();
         let alone = tables();
         assert_eq!(process.load(cpu, START), Ok(1u64));
-        // One upper-level table, which leads to the shared table.
+        // Only one table is added: the upper-level table that leads to the shared table.
         assert_eq!(tables(), alone + 1);
         let uffd = uffd(process, Features::SIGBUS);
         uffd.register(START, SPAN, WP | MISSING).unwrap();

@@ -152,8 +152,8 @@ fn shared_memory_stays_protected_after_removal() {
             assert_eq!(process.load(cpu, page(number)), Ok(10 + number));
         };
         protected(0, cpu);
-        // Pages that were removed in different ways and are populated again, and pages that never were
-        // present.
+        // The protection stays on pages that are removed in different ways and populated again, and on pages
+        // that were never present.
         process.madvise(BASE, 4 * PAGE, Advice::DontNeed).unwrap();
         protected(0, cpu);
         protected(3, cpu);
@@ -209,7 +209,7 @@ fn unregister_and_close_remove_all_protection() {
         |uffd| uffd.unregister(BASE, 3 * PAGE).unwrap(),
         |uffd| uffd.close(),
         |uffd| {
-            // Registered for another mode.
+            // The memory is registered again for another mode.
             uffd.unregister(BASE, PAGE).unwrap();
             uffd.register(BASE, 3 * PAGE, MISSING).unwrap();
             assert_eq!(uffd.write_protect(page(1), 2 * PAGE, OFF), Err(UffdError::NotRegistered));

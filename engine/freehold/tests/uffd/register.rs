@@ -120,11 +120,12 @@ fn register_splits_and_merges_vmas() {
         process.munmap(page(7), 3 * PAGE).unwrap();
         anon(process, page(7), 3);
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
-        // Two mprotect calls inside a registered VMA, the second of which restores the rights.
+        // The first mprotect splits a registered VMA. The second restores the rights, and the parts merge
+        // again.
         process.mprotect(page(3), PAGE, R).unwrap();
         process.mprotect(page(3), PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
-        // Unregistered in parts, together with VMAs that were never registered.
+        // The VMAs are unregistered in parts, together with VMAs that were never registered.
         other.close();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 10)]);
         uffd.unregister(page(5), 3 * PAGE).unwrap();

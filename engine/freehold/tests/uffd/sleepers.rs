@@ -22,8 +22,8 @@ fn c54_close_wakes_every_waiting_task() {
                 scope.spawn(move || f(&mut world.machine.cpu(number)))
             };
             let uffd = &uffd;
-            // A load, a store, a store to a protected page, a minor fault, a forced access, populating, a
-            // partial munmap, a fork.
+            // The tasks wait in a load, a store, a store to a protected page, a minor fault, a remote read,
+            // two populating calls of madvise, and a partial munmap.
             run(1, Box::new(|cpu| assert_eq!(process.load(cpu, page(1)), Ok(0u64))));
             run(2, Box::new(|cpu| process.store(cpu, page(2), 2u64).unwrap()));
             run(3, Box::new(|cpu| process.store(cpu, page(0), 3u64).unwrap()));

@@ -113,8 +113,8 @@ impl oom::Scene for Scene {
         self.process.check();
         let Scene { stage, doing, process, cpu, file, vdso, child } = self;
         drop((process, child, cpu, file, vdso));
-        // If the stores do not matter, another thread may have made the call, and the CPU of that thread
-        // keeps frames.
+        // If any number of frames may be in the caches, another thread may have made the call, and the CPU of
+        // that thread keeps frames.
         stage.scarce.check_that_all_is_back(stage.spare.is_none(), || doing.to_owned());
         stage
     }

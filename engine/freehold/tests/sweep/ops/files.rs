@@ -73,7 +73,7 @@ pub const OPS: &[Op] = &[
     op("Mapping::truncate", "truncate to a larger size", |s| filled(file(s).truncate(20 * s.unit)))
         .needs_nothing(),
     op("Mapping::punch", "punch", |s| filled(file(s).punch(s.unit..4 * s.unit))).needs_nothing(),
-    // A part of the hole may be punched.
+    // A call that fails may have punched a part of the hole.
     op("Mapping::punch", "punch inside pages", |s| {
         let hole = s.unit + 8..11 * s.unit - 8;
         filled(file(s).punch(hole))
