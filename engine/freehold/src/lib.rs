@@ -87,8 +87,8 @@
 //!
 //! # Features
 //!
-//! Each feature in this table is on by default. A kernel that turns one off gets less code; the table of code
-//! sizes is in `docs/performance.md`.
+//! Each feature in this table is on by default. A kernel that turns a feature off gets less code; the table
+//! of code sizes is in `docs/performance.md`.
 //!
 //! | feature | adds |
 //! | --- | --- |

@@ -44,13 +44,14 @@ impl<P: Platform> Engine<P> {
     /// visited once. Files are visited in a fixed cycle, and each call continues where the last call stopped.
     /// Returns the number of dropped pages. See [`Mapping::drop_clean`](crate::file::Mapping::drop_clean).
     ///
-    /// The frames of dropped pages become free. Some of them stay on the free list of the calling CPU; see
-    /// [`trim`](Self::trim).
+    /// The frames of dropped pages become free. Some of these frames stay on the free list of the calling
+    /// CPU; see [`trim`](Self::trim).
     ///
     /// # Locks
     ///
     /// The locks of [`Mapping::drop_clean`](crate::file::Mapping::drop_clean), and a spin lock to find the
-    /// files. If the last user of a file releases it during the call, the file is destroyed in this call.
+    /// files. If the last user of a file releases the file during the call, the file is destroyed in this
+    /// call.
     ///
     /// # Examples
     ///

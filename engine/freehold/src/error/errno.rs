@@ -1,4 +1,4 @@
-//! Errno numbers ([`Errno`]), and the trait of all errors that have one ([`ToErrno`]).
+//! Errno numbers ([`Errno`]), and the trait of all errors that have an errno number ([`ToErrno`]).
 //!
 //! The errors themselves, with the number of each variant, are in the other files of this folder.
 
@@ -54,7 +54,7 @@ errnos! {
 }
 
 /// The errno number of an error, for code that is generic over the operation. Every error of an operation of
-/// this crate implements it.
+/// this crate implements this trait.
 ///
 /// # Examples
 ///

@@ -1,5 +1,6 @@
 //! The error of a move of a page to another frame. `rmap/migrate.rs` and `file/change/exchange.rs` return it.
-//! No system call reports it, so it has no errno: `rmap/failure.rs` and `call/madvise/failure.rs` convert it.
+//! No system call reports this error, so it has no errno: `rmap/failure.rs` and `call/madvise/failure.rs`
+//! convert it.
 
 freehold_sync::error_enum! {
     /// Reason why a page was not moved to another frame.

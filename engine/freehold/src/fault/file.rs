@@ -37,7 +37,7 @@ const AROUND: u64 = 16 * PAGE_SIZE;
 
 impl<P: Platform> AddressSpace<P> {
     /// Maps the cached pages around the page for a read. Maps the page writable for a write to a shared
-    /// mapping, and a copy for a write to a private one. `table` is the table for `page`.
+    /// mapping, and maps a copy for a write to a private mapping. `table` is the table for `page`.
     #[inline(never)]
     pub(super) fn file_fault(
         &self,
@@ -179,7 +179,7 @@ impl<P: Platform> AddressSpace<P> {
                 if at != index {
                     let address = VirtAddr::new(block.start() + (at - first).bytes());
                     // A page that cannot be counted, or that has just left the cache, is not mapped here. A
-                    // later fault serves an access to it.
+                    // later fault serves an access to that page.
                     let _ = fill.put(address, found.pfn(), rights, || found.is_still());
                 }
             });
@@ -237,8 +237,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
-        // A truncation also removes copies. If a truncation locked this table earlier, it has hidden the
-        // page.
+        // A truncation also removes copies. If a truncation locked this table earlier, the truncation has
+        // hidden the page.
         match found.is_still() && guard.install(VirtAddr::new(page), Pte::page(copy, rights)).is_ok() {
             true => FaultOutcome::Done,
             false => FaultOutcome::Retry,

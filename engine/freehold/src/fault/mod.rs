@@ -10,7 +10,7 @@
 //! ```
 //!
 //! A rung is one way to keep a VMA unchanged during a fault. Each rung looks everything up again, and each
-//! may report that the fault needs the next one. The work on the page tables is the same on every rung: it
+//! may report that the fault needs the next rung. The work on the page tables is the same on every rung: it
 //! only needs an unchanged VMA and does not depend on the lock. The one exception is the first anonymous page
 //! of a VMA, because the choice of an anon_vma reads the neighbouring VMAs.
 //!
@@ -180,8 +180,8 @@ impl<P: Platform> AddressSpace<P> {
             if !self.tries_vma_lock() || !permits(vma.flags(), access) {
                 return self.fault_in(vma, page, access, HeldLock::Mmap(&guard));
             }
-            // The lookup and the choice of an anon_vma need the mmap lock. The rest needs only the VMA's own
-            // lock.
+            // The lookup and the choice of an anon_vma need the mmap lock. All other steps need only the
+            // VMA's own lock.
             if self.wants_anon_vma(vma, page, access) {
                 let _ = self.prepare_anon(vma, HeldLock::Mmap(&guard));
             }

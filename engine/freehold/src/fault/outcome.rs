@@ -256,7 +256,7 @@ pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCod
 }
 
 /// Returns true if a VMA's flags allow the access. A VMA that allows any access also allows reads, because
-/// hardware cannot distinguish them.
+/// page tables cannot permit other accesses without permitting reads.
 pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
     if access.write {
         flags.contains(VmFlags::WRITE)

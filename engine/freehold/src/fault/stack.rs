@@ -41,8 +41,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with SIGSEGV if there is no stack above or it may not grow that far. Also fails if a fatal
-    /// signal arrives, or if there is no memory.
+    /// Fails with SIGSEGV if there is no stack above, or if that stack may not grow that far. Also fails if a
+    /// fatal signal arrives, or if there is no memory.
     ///
     /// # Locks
     ///
@@ -67,8 +67,8 @@ impl<P: Platform> AddressSpace<P> {
             if !vma.flags().contains(VmFlags::GROWSDOWN) || !self.may_begin_at(addr, guard.prev(addr)) {
                 return Err(not_mapped(addr));
             }
-            // The fault will map an anonymous page, which needs an anon_vma. Choosing one needs only the read
-            // lock.
+            // The fault will map an anonymous page, which needs an anon_vma. Choosing an anon_vma needs only
+            // the read lock.
             if let Err(AnonVmaError::NoMemory) = self.prepare_anon(vma, HeldLock::Mmap(&guard)) {
                 return Err(FaultError::OutOfMemory);
             }

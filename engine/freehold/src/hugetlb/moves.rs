@@ -1,7 +1,7 @@
 //! Moving huge pages to other addresses (mremap), and copying them into a child (fork).
 //!
 //! `call/mremap/pages.rs` calls [`prepare_huge_pages`](AddressSpace::prepare_huge_pages) before its first
-//! change, and [`move_huge_pages`](AddressSpace::move_huge_pages) after it. `call/fork.rs` calls
+//! change, and [`move_huge_pages`](AddressSpace::move_huge_pages) after that change. `call/fork.rs` calls
 //! [`copy_huge_pages`](AddressSpace::copy_huge_pages). The head of `sharing.rs` lists the tasks that can meet
 //! a move, and the locks that exclude them.
 //!

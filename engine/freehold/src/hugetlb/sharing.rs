@@ -2,7 +2,7 @@
 //!
 //! Two VMAs share one table if they map the same part of a file with the same flags. The part must contain
 //! the whole range of a table, 1 GiB ([`SPAN`]), and must begin at a multiple of 1 GiB in both VMAs. The
-//! first fault in such a range searches the file's VMAs for one that already has a table.
+//! first fault in such a range searches the file's VMAs for a VMA that already has a table.
 //!
 //! ```text
 //! share      i_mmap shared      find a table and link it; from then on both VMAs see each other's entries
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A shared table belongs to several address spaces, so a change of one of its entries changes all of them. A
-//! call must therefore unshare a table first if it changes entries for its own address space only. It must
-//! also unshare the table first if it removes an entry and flushes only the CPUs of its own address space.
-//! The table must then stay unshared until the call ends.
+//! call must therefore unshare a table first if it changes entries for its own address space only. A call
+//! must also unshare a table first if the call removes an entry and flushes only the CPUs of its own address
+//! space. The table must then stay unshared until the call ends.
 //!
 //! A VMA is *open* while its flag `sharing_allowed` ([`HugetlbVma`]) is set: it may share tables with other
 //! open VMAs. A VMA whose flag is clear is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
@@ -35,7 +35,7 @@
 //! # mremap
 //!
 //! A move involves two VMAs that map the same pages of the file, the source and the target. Other tasks can
-//! find both through the file:
+//! find both VMAs through the file:
 //!
 //! | step of the move | source | target |
 //! | --- | --- | --- |
@@ -208,7 +208,7 @@ impl<P: Platform> Vma<P> {
         let own = self.hugetlb().filter(|_| self.shares_somewhere());
         if let Some((own, file)) = own.zip(self.object().file()) {
             let edit = file.mapping().edit();
-            // Relaxed: readers hold the i_mmap lock, which this task holds for writing.
+            // Relaxed: readers hold the i_mmap lock for reading, and this task holds it for writing.
             own.sharing_allowed.store(false, Relaxed);
             unshare(vm, range, &edit);
         }
@@ -230,8 +230,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The i_mmap lock for writing, once per part of the file. Under it, the lock of each VMA whose tables
-    /// are unshared.
+    /// The i_mmap lock for writing, once per part of the file. Under the i_mmap lock, the lock of each VMA
+    /// whose tables are unshared.
     pub(super) fn each_alone(&self, pages: PageRange, mut f: impl FnMut(&VmSpace<P>, &Vma<P>, UserRange)) {
         let Some(huge) = &self.huge else { return };
         let unit = huge.size.level().frames();
@@ -242,7 +242,8 @@ impl<P: Platform> Mapping<P> {
             let lock = awaited.as_ref().map(|own| own.lock.write());
             let edit = self.edit();
             let Some(first) = edit.mappers(PageRange::new(at, pages.end)).next() else {
-                // Relaxed, here and below: readers hold the i_mmap lock, which this task holds for writing.
+                // Relaxed, here and below: readers hold the i_mmap lock for reading, and this task holds it
+                // for writing.
                 huge.apart.fetch_sub(u32::from(apart), Relaxed);
                 return;
             };

@@ -2,8 +2,8 @@
 //! unsharing one for a split.
 //!
 //! `sharing.rs` describes when tables are shared, and which locks prevent that. Faults, remote access,
-//! reports and userfaultfds look up tables of VMAs of huge pages. They must call
-//! [`keep_tables`](AddressSpace::keep_tables) first, and keep the result until they have finished with the
+//! reports and userfaultfds look up tables of VMAs of huge pages. Such code must call
+//! [`keep_tables`](AddressSpace::keep_tables) first, and keep the result until it has finished with the
 //! table. Without it, the table may be unshared and freed during the use. `check_shared_tables` checks the
 //! rules after tests.
 
@@ -22,8 +22,8 @@ use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the file whose i_mmap lock keeps the tables of `vma` in place. Returns `None` if a lock of the
-    /// VMA keeps them in place. The setting `Locking::hugetlb` chooses, and only this function reads the
-    /// setting.
+    /// VMA keeps the tables in place. The setting `Locking::hugetlb` chooses, and only this function reads
+    /// the setting.
     pub(super) fn kept_by_file<'v>(&self, vma: &'v Vma<P>) -> Option<&'v File<P>> {
         let file = vma.object().file().map(|file| &**file);
         file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)
@@ -141,8 +141,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Returns true if the table has poison markers of a userfaultfd. Those pages are lost only to the space of
-/// that userfaultfd. The VMA is no longer registered, so the table gets no further markers.
+/// Returns true if the table has poison markers of a userfaultfd. The pages at these markers are lost only to
+/// the space of that userfaultfd. The VMA is no longer registered, so the table gets no further markers.
 fn is_poisoned<P: Platform>(table: &PmdTable<'_, P::Format, P>, at: u64) -> bool {
     let guard = table.lock();
     (at..at + SPAN).step_by(Level::Pmd.span() as usize).any(|at| {

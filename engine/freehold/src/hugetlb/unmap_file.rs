@@ -80,7 +80,7 @@ impl<P: Platform> Zapper<'_, '_, P> {
         let Some((reserves, vma, size)) = self.renew else { return };
         let index = vma.pgoff_of(range.start().get()).block(size.level().shift() - PAGE_SHIFT);
         // If there is no memory for the record, the reservation is lost and the page returns to the pool
-        // without it.
+        // unreserved.
         if reserves.renew::<P>(index).is_ok() {
             self.memory.restore_reservation(pfn, size);
         }
@@ -137,7 +137,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     }
 }
 
-/// Returns the entry that replaces a cleared one. With `marked`, a marker keeps the write protection.
+/// Returns the entry that replaces a cleared entry. With `marked`, a marker keeps the write protection.
 fn instead<F: Format>(marked: bool) -> Pte<F> {
     if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE }
 }

@@ -1,7 +1,7 @@
 //! Unmapping the huge pages of a VMA, for munmap and for MADV_DONTNEED.
 //!
 //! `space/change/unmap.rs` calls [`zap_huge_pages`](AddressSpace::zap_huge_pages) for a detached VMA, and
-//! `call/madvise/pages.rs` calls [`discard_huge_pages`](AddressSpace::discard_huge_pages) for a mapped one.
+//! `call/madvise/pages.rs` calls [`discard_huge_pages`](AddressSpace::discard_huge_pages) for a mapped VMA.
 //! `unmap_file.rs` clears the entries.
 //!
 //! The VMA must be closed and its tables unshared before an entry is cleared. Otherwise another address space

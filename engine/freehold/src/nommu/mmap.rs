@@ -99,9 +99,9 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Locks
     ///
     /// For a file, its invalidate lock for reading, or once for writing to fill shared memory. Under this
-    /// lock, the lock of all regions for writing. Under both, the file's i_mmap lock: for reading to find a
-    /// region, for writing to link one. After these locks are released, the space's lock for writing,
-    /// killably.
+    /// lock, the lock of all regions for writing. Under both locks, the file's i_mmap lock: for reading to
+    /// find a region, for writing to link a region. After these locks are released, the space's lock for
+    /// writing, killably.
     ///
     /// # Examples
     ///

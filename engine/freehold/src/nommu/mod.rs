@@ -35,7 +35,7 @@
 //! 1. **The last user of a region removes the region under the regions' lock, held for writing. Lookups of
 //!    regions take the same lock.** A text that is found in a file's tree is therefore live, and its user
 //!    count cannot reach zero during the lookup. The copy itself is made without the regions' lock, because
-//!    the file may have to be read. If two tasks make the same copy, the later one uses the existing region
+//!    the file may have to be read. If two tasks make the same copy, the later task uses the existing region
 //!    and drops its own copy.
 //! 2. **Pages in place are looked up and linked in one hold of the invalidate lock for reading.** Truncation
 //!    and hole punching hold the invalidate lock for writing. Both operations check the tree for such pages
@@ -101,7 +101,7 @@ use core::ops::Range;
 use freehold_sync::Rank;
 use state::locked::Locked;
 
-/// The mappings of one process on a machine without an MMU. Dropping the last reference unmaps all of them.
+/// The mappings of one process on a machine without an MMU. Dropping the last reference unmaps all mappings.
 pub struct NoMmuSpace<P: Platform> {
     areas: Locked<P, Areas<P>>,
     regions: Counted<Regions<P>>,

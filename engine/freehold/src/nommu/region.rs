@@ -19,11 +19,11 @@
 //! `munmap.rs` cuts a single region ([`RegionUse::change`]). `state/file_regions.rs` has the part of a region
 //! that a file sees.
 //!
-//! A mapping holds a `RegionUse`. Dropping the last one takes the regions' lock, destroys the region and
-//! frees its frames, so a mapping is dropped only after the lock of its space is released (`area.rs`). A
-//! linked region keeps its address and its keys: `change` unlinks it before it changes `run`.
+//! A mapping holds a `RegionUse`. Dropping the last `RegionUse` of a region takes the regions' lock, destroys
+//! the region and frees its frames, so a mapping is dropped only after the lock of its space is released
+//! (`area.rs`). A linked region keeps its address and its keys: `change` unlinks it before it changes `run`.
 //!
-//! `nommu` (`engine/freehold/tests`) tests calls, and `nommu` (`shuttle_engine`) concurrent ones.
+//! `nommu` (`engine/freehold/tests`) tests calls, and `nommu` (`shuttle_engine`) tests concurrent calls.
 #![expect(unsafe_code, reason = "regions are linked by pointers and freed by their last user")]
 
 use super::{regions::Regions, state::file_regions::RegionRecord};
@@ -40,7 +40,7 @@ pub(crate) enum Source<P: Platform> {
     Single,
     /// A copy of a file's pages that all read-only mappings of these pages share.
     Text(FilePages<P>),
-    /// A file's own pages in one shared mapping. The file must not lose them.
+    /// A file's own pages in one shared mapping. The file must not lose these pages.
     Shared(FilePages<P>),
 }
 
@@ -112,8 +112,8 @@ impl<P: Platform> Region<P> {
     }
 }
 
-/// A counted reference of one mapping to a region. Dropping the last one destroys the region and frees its
-/// frames.
+/// A counted reference of one mapping to a region. Dropping the last reference destroys the region and frees
+/// its frames.
 ///
 /// # Invariants
 ///
@@ -180,7 +180,7 @@ impl<P: Platform> RegionUse<P> {
         );
         let regions = self.regions.clone();
         let mut all = regions.edit();
-        // SAFETY: the region is live, and the only address tree that it can be in is this one.
+        // SAFETY: the region is live, and `all` is the only tree of addresses that can contain it.
         if unsafe { all.contains(self.region) } {
             // SAFETY: the region is in this tree, as checked above.
             unsafe { all.remove(self.region) };
@@ -217,7 +217,7 @@ impl<P: Platform> Drop for RegionUse<P> {
         if left > 0 {
             return;
         }
-        // SAFETY: the region is live, and the only address tree that it can be in is this one.
+        // SAFETY: the region is live, and `all` is the only tree of addresses that can contain it.
         if unsafe { all.contains(self.region) } {
             if let Some((mapping, _)) = self.file_pages() {
                 let mut of_file = mapping.regions.edit();

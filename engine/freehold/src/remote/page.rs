@@ -111,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Calls `attempt` with the VMA of `page` while a lock keeps the VMA stable, and performs the step that
-    /// `attempt` returns. Repeats both until `attempt` is done.
+    /// `attempt` returns. Repeats the attempt and the step until `attempt` is done.
     pub(super) fn with_vma(
         &self,
         page: u64,
@@ -192,7 +192,7 @@ impl<P: Platform> AddressSpace<P> {
                 let frame = self.platform().frame(found.record);
                 if how.write && !frame.is_anon() {
                     // The page is marked dirty after the store. A write-back during the store could otherwise
-                    // leave it clean.
+                    // leave the page clean.
                     frame.set_dirty();
                 }
                 if found.counted {

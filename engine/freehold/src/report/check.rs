@@ -1,8 +1,8 @@
 //! Checks of an address space's own invariants.
 //!
-//! Tests call the check after every scenario. The check only reads. It holds the mmap lock for writing, so
-//! that no call changes the space, and takes the locks of tables and of the reverse map one at a time. It
-//! repairs nothing. A new invariant of a space belongs here, next to the others.
+//! Tests call the check after every scenario. The check only reads. The check holds the mmap lock for
+//! writing, so that no call changes the space, and takes the locks of tables and of the reverse map one at a
+//! time. It repairs nothing. A new invariant of a space belongs here, next to the others.
 
 use crate::space::AddressSpace;
 use crate::{

@@ -58,7 +58,7 @@ impl<P: Platform> MapName<P> {
     }
 }
 
-/// One line of the report: a VMA, or a part of one.
+/// One line of the report: a VMA, or a part of a VMA.
 pub struct MapLine<P: Platform> {
     /// First address.
     pub start: u64,

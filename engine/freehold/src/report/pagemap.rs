@@ -3,7 +3,7 @@
 //!
 //! Each VMA is read under its own lock (`with_next_vma` in `maps.rs`), and each page table under the table's
 //! lock. Pages are collected in a small buffer on the stack, and `sink` gets them after the locks are
-//! released, because it may write to the memory of a program. `reports::maps` and
+//! released, because `sink` may write to the memory of a program. `reports::maps` and
 //! `every_call::edges::reports_round_ranges_to_whole_pages` (`engine/freehold/tests`) test this file.
 
 use crate::space::AddressSpace;

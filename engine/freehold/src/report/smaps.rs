@@ -19,7 +19,7 @@ use freehold_pagetable::TableCount;
 pub use freehold_vmspace::Usage;
 use freehold_vmspace::{HugePageSize, UsageSum, UserRange};
 
-/// A VMA, or a part of one, with its memory in use.
+/// A VMA, or a part of a VMA, with its memory in use.
 pub struct Smap<P: Platform> {
     /// The line of /proc/PID/maps.
     pub line: MapLine<P>,

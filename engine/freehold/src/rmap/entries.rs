@@ -1,5 +1,5 @@
 //! Operations on all entries of one page, for the memory reclaim of an embedder. They are functions of
-//! `Engine` with Linux's names. In this repository only tests call them; write-back
+//! `Engine` with Linux's names. In this repository only tests call these functions; write-back
 //! (`file/change/write_back.rs`) processes ranges of a file instead.
 //!
 //! | operation | pages | effect on each entry |
@@ -45,8 +45,8 @@ freehold_sync::error_enum! {
 
 impl<P: Platform> Engine<P> {
     /// Removes the page of a file in `pfn` from all page tables except those of locked memory. Returns the
-    /// number of removed entries. The frame is marked dirty if the page was written through one of them. The
-    /// page stays in its file's cache, and faults may map it again at once.
+    /// number of removed entries. The frame is marked dirty if the page was written through a removed entry.
+    /// The page stays in its file's cache, and faults may map it again at once.
     ///
     /// # Errors
     ///

@@ -150,7 +150,7 @@ impl<P: Platform> Notices<P> {
         Ok(Some(context))
     }
 
-    /// Appends the messages of `other`. Takes time proportional to their number.
+    /// Appends the messages of `other`. Takes time proportional to the number of these messages.
     pub fn append(&mut self, other: Self) {
         let mut others = other.reversed();
         while let Some(link) = others.pop() {

@@ -174,7 +174,7 @@ fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
             let index = mapping.index_of(vma.pgoff_of(page));
             match mapping.has_page(index) {
                 true => flags.contains(VmFlags::UFFD_MINOR).then_some(FaultReason::Minor),
-                // A page beyond the end of the file, or a lost one, cannot be supplied by the pager.
+                // The pager cannot supply a lost page, or a page beyond the end of the file.
                 false => missing.filter(|_| index < mapping.end() && !mapping.is_lost(index)),
             }
         }

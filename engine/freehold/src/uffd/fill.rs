@@ -149,7 +149,7 @@ impl<P: Platform> Userfaultfd<P> {
     }
 
     /// Maps pages of shared memory, or huge pages of a pool, that are in their file (UFFDIO_CONTINUE). A
-    /// private mapping may read them, and copies a page when it writes.
+    /// private mapping maps these pages for reading; a store copies the page.
     ///
     /// # Errors
     ///
@@ -441,7 +441,7 @@ impl<P: Platform> Filler<'_, P> {
         put
     }
 
-    /// Makes the page the file's page and maps it.
+    /// Makes the page a page of the file, and maps it.
     fn put_shared(
         &self,
         vma: &Vma<P>,
@@ -476,7 +476,7 @@ impl<P: Platform> Filler<'_, P> {
         let Some(mut fill) = self.space.vm.fill_cached(table) else { return Ok(false) };
         let is_ours = self.is_vacant(vma, fill.get(address), Level::Pte) && new.publish();
         let put = match is_ours {
-            // The invalidate lock keeps the page in the cache, and the lock of its frame keeps it in the
+            // The invalidate lock keeps the page in the cache, and the frame's lock keeps the page in the
             // frame.
             true => match fill.put(address, new.pfn(), self.file_rights(vma), || true) {
                 Ok(_) => Ok(true),

@@ -112,7 +112,7 @@ impl<P: Platform> Filler<'_, P> {
         Ok(put?)
     }
 
-    /// Makes the page the file's page and maps it.
+    /// Makes the page a page of the file, and maps it.
     fn put_shared_huge(&self, place: &HugePlace<'_, P>, bytes: &[u8]) -> Result<(), Obstacle> {
         self.find_vacant(place, &self.space.keep_tables(place.vma))?;
         let contents = |platform: &P, pfn| write_frames(platform, pfn, bytes);

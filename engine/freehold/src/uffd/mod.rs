@@ -11,8 +11,8 @@
 //!
 //! # The protocol
 //!
-//! Each VMA that is registered with a *context* holds a counted reference to it. The pager has a handle,
-//! [`Userfaultfd`]. The context has a weak reference to its address space.
+//! Each VMA that is registered with a *context* holds a counted reference to this context. The pager has a
+//! handle, [`Userfaultfd`]. The context has a weak reference to its address space.
 //!
 //! | part of a context | state | leaves it by |
 //! | --- | --- | --- |
@@ -23,8 +23,8 @@
 //! | `changing` | above 0: the mappings are about to change and the pager has not read the message, so the pager cannot fill pages | reading the message; or the sender, when it stops waiting |
 //!
 //! **A fault waits** as `FaultOutcome::Userfault`, with all locks dropped. The fault first queues a waiter,
-//! then checks VMA and entry again under the VMA's lock, and then sleeps if it still has to. A filler first
-//! installs the entry and then searches the queue. The fault and the filler both take the queue's lock
+//! then checks VMA and entry again under the VMA's lock, and then sleeps if it still has to wait. A filler
+//! first installs the entry and then searches the queue. The fault and the filler both take the queue's lock
 //! between these two steps. Either the filler finds the waiter, or the waiter finds the entry. Closing works
 //! in the same way: it first unregisters the VMAs and then wakes the waiters, so a fault that is queued later
 //! finds its VMA unregistered. A woken fault only checks again. A waiting fault keeps no reference into the
@@ -43,8 +43,8 @@
 //!
 //! # Huge pages of pools
 //!
-//! The protocol is the same, for one huge page at a time. A fault checks whether it needs the pager while it
-//! holds its fault mutex and the hugetlb VMA lock, and drops both before it waits.
+//! Huge pages of pools use the same protocol, for one huge page at a time. A fault checks whether it needs
+//! the pager while it holds its fault mutex and the hugetlb VMA lock, and drops both before it waits.
 //!
 //! | entry of a page | task that changes it | excluded tasks |
 //! | --- | --- | --- |
@@ -53,8 +53,8 @@
 //! | a page | WRITEPROTECT: changes a flag of the entry | the fault of a store, which checks the flag under the table's lock before it grants write permission |
 //!
 //! A page that COPY took from the pool and cannot map is freed, and its reservation restored, before the
-//! fault mutex is released. No other space shares the tables of a registered VMA. Registration unshares them
-//! with i_mmap held exclusively. A fault that shares a table checks the VMA's flags with i_mmap held
+//! fault mutex is released. No other space shares the tables of a registered VMA. Registration unshares these
+//! tables with i_mmap held exclusively. A fault that shares a table checks the VMA's flags with i_mmap held
 //! (`hugetlb/sharing.rs`).
 
 pub(crate) mod event;

@@ -1,8 +1,9 @@
 //! UFFDIO_MOVE: pages move from one place of an address space to another without being copied.
 //!
-//! Both VMAs are read-locked. The move takes the second lock only if it is free. Otherwise the move takes
-//! both under the mmap lock, and then releases the mmap lock (hazard C-50). For each pair of tables, the move
-//! takes both locks in address order. Under these locks, it does the following for each page:
+//! Both VMAs are read-locked. The move takes the second lock only if that lock is free. Otherwise the move
+//! takes both locks under the mmap lock, and then releases the mmap lock (hazard C-50). For each pair of
+//! tables, the move takes both locks in address order. Under these locks, the move does the following for
+//! each page:
 //!
 //! 1. lock the page's frame, if its lock is free;
 //! 2. take the entry;
@@ -172,7 +173,7 @@ impl<'m, P: Platform> Mover<'m, P> {
         }
     }
 
-    /// Locks the two VMAs. Never waits for the second lock with the first one held.
+    /// Locks the two VMAs. Never waits for the second lock while the first lock is held.
     fn lock_both(&self, from: u64, to: u64) -> Result<Both<'_, P>, UffdError> {
         let space = self.space;
         let mut rounds = Rounds::new();
@@ -331,8 +332,9 @@ impl<'m, P: Platform> Mover<'m, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // If another task is working on the page, this task waits for it. Otherwise the walk of that task,
-        // which starts from the page's old home, could miss the entry at the new place (`rmap/walk.rs`).
+        // If another task is working on the page, this task waits for the other task. Otherwise the walk of
+        // that task, which starts from the page's old home, could miss the entry at the new place
+        // (`rmap/walk.rs`).
         let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
             return Err(Obstacle::Wait(pfn));
         };

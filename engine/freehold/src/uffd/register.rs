@@ -1,9 +1,9 @@
 //! Registering memory with a context, and unregistering it.
 //!
-//! A VMA stores its registration: flags, and a reference to the context. Both calls are therefore writers of
-//! the VMAs, and split and merge them as mprotect does. Unregistering also removes write protection from the
-//! entries, because an entry may have `UFFD_WP` only in a VMA with the flag of that name. Unregistering then
-//! wakes the faults that wait.
+//! A VMA stores its registration: flags, and a reference to the context. Registering and unregistering
+//! therefore change VMAs as writers, and split and merge VMAs as mprotect does. Unregistering also removes
+//! write protection from the entries, because an entry may have `UFFD_WP` only in a VMA with the flag of that
+//! name. Unregistering then wakes the faults that wait.
 //!
 //! `uffd/mod.rs` describes the protocol. `fault.rs` reads the registration.
 //!

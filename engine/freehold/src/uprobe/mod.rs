@@ -35,8 +35,8 @@
 //! | moving to another frame | wait for the move, restart the walk | the same |
 //!
 //! A mapping is "private" and "not writable" if its VMA maps a file and has `MAYEXEC`, but neither `MAYSHARE`
-//! nor `WRITE`. In a VMA that became writable later, existing breakpoints stay and no new ones are inserted.
-//! Removing a probe also removes its breakpoints there.
+//! nor `WRITE`. In a VMA that became writable later, existing breakpoints stay and no new breakpoints are
+//! inserted. Removing a probe also removes its breakpoints in such a VMA.
 //!
 //! `place.rs` updates one page of one address space, and `state.rs` has the registry. Faults make patched
 //! copies in `fault/file.rs`. The tests are `probes` (`engine/freehold/tests`) and `probes`
@@ -91,8 +91,8 @@ impl Hit {
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the probe that begins at `addr`. Called by the handler of a breakpoint trap. Returns `None` if
-    /// there is no probe, or if it was removed. If memory at `addr` contains no breakpoint by then, the
-    /// program can continue at `addr`.
+    /// there is no probe, or if the probe was removed. If memory at `addr` contains no breakpoint by then,
+    /// the program can continue at `addr`.
     ///
     /// Many threads may hit one probe concurrently, because this function writes no shared memory.
     ///

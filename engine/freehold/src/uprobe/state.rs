@@ -7,10 +7,10 @@
 //!
 //! If a file has no probes, a reader only loads one word, which is not written.
 //!
-//! The registry is a field of a file's home (`rmap/tree/root.rs`). `mod.rs` changes it, and faults read it
-//! through `wants` and `read`. This file is a layer below files, so it does not use VMAs or page tables. A
-//! list that readers may use is never changed, except for `leaving`; a change copies the list. The tests are
-//! `probes` (`engine/freehold/tests`, `shuttle_engine`).
+//! The registry is a field of a file's home (`rmap/tree/root.rs`). `mod.rs` changes the registry, and faults
+//! read the registry through `wants` and `read`. This file is a layer below files, so it does not use VMAs or
+//! page tables. A list that readers may use is never changed, except for `leaving`; a change copies the list.
+//! The tests are `probes` (`engine/freehold/tests`, `shuttle_engine`).
 #![expect(unsafe_code, reason = "readers find the list without a lock")]
 
 use crate::{PAGE_SIZE, error::ProbeError, platform::Platform, wait::grace_period};

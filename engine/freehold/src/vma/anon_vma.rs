@@ -14,7 +14,7 @@
 //! | --- | --- | --- |
 //! | `attach_anon_vma` stores `id`, last | a load of `id` | A fault that finds an anon_vma finds the tree. A walk of the tree for that fault's page finds the VMA linked, because the walk takes the lock after the fault that linked the VMA. |
 //! | `attach_anon_vma` exchanges `tree` | a load of `tree`, or another fault's failing exchange | A task that reads the pointer sees the tree completely initialised. |
-//! | `set` stores both | the operation that publishes the VMA or admits readers | No other order is needed. |
+//! | `set` stores both words | the operation that publishes the VMA or admits readers | No other order is needed. |
 //!
 //! `Vma` contains the words and calls these functions. `space/change/anon.rs` chooses the anon_vma, and
 //! `rmap/tree/` has the tree. loom checks the orders in `anon_vma/loom_tests.rs`.

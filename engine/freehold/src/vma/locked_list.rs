@@ -124,7 +124,8 @@ impl<P: Platform> Drop for LockedVmas<'_, P> {
     fn drop(&mut self) {
         let mut at = self.first.get();
         // SAFETY: null or a member. A member stays attached until it is unlocked, so its memory stays a `Vma`
-        // until then. Its link is read before that, because another task may change the VMA afterwards.
+        // until then. The link of a member is read before the member is unlocked, because another task may
+        // change the VMA afterwards.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.state.locked.next.get();
             vma.lock().unlock_write();

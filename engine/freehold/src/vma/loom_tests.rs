@@ -43,8 +43,8 @@ unsafe impl Host for Watched {
     fn wake_one(word: &AtomicU32) {
         // SAFETY: null, or the address of words in an `Arc` that lives as long as the model.
         let found = unsafe { FOUND.load(Acquire).as_ref() };
-        // Among the words that tasks sleep on in these models, only the VMA's count is checked. The others
-        // belong to the mmap lock.
+        // Among the words that tasks sleep on in these models, only the VMA's count is checked. The other
+        // words belong to the mmap lock.
         if let Some(words) = found.filter(|words| words.is(word)) {
             words.touch();
         }
@@ -151,7 +151,7 @@ impl Drop for Object {
     }
 }
 
-/// One object, and what its reader and its owner share.
+/// One object, and the state that its reader and its owner share.
 struct World {
     slab: Slab<Object, Watched>,
     lock: MmapLock<Watched>,

@@ -9,9 +9,9 @@
 //! These functions only compare; `space/change/split_merge.rs` performs the merge. Each side is a VMA or a
 //! range that does not exist yet (`Attrs`). The caller holds a lock that keeps the VMAs unchanged. *Sticky*
 //! flags are those that a merge combines (`VmFlags::STICKY`). A new field of a VMA needs a decision here:
-//! VMAs that differ in it must not merge, or the merge must combine it. `lab/freehold-model/tests/merges.rs`
-//! compares all small layouts with the model, and cases such as `flags-split-merge.txt` with the running
-//! kernel.
+//! VMAs that differ in this field must not merge, or the merge must combine its values.
+//! `lab/freehold-model/tests/merges.rs` compares all small layouts with the model, and cases such as
+//! `flags-split-merge.txt` with the running kernel.
 
 use super::{AnonId, AnonVma, Vma, flags::VmFlags};
 use crate::{
@@ -53,9 +53,9 @@ impl<P: Platform> Clone for Attrs<'_, P> {
 }
 impl<P: Platform> Copy for Attrs<'_, P> {}
 
-/// Returns true if the anon_vmas of two ranges can become one: they are equal, or one side has none and the
-/// other was not made by fork. A forked VMA may also hold its parent's pages, and a merge would extend this
-/// property to pages that are not the parent's.
+/// Returns true if the anon_vmas of two ranges can become one: the anon_vmas are equal, or one range has no
+/// anon_vma and the VMA of the other range was not made by fork. A forked VMA may also hold its parent's
+/// pages, and a merge would extend this property to pages that are not the parent's.
 pub(crate) fn anon_agree(a: AnonId, b: AnonId) -> bool {
     match (a.is_some(), b.is_some()) {
         (false, false) => true,

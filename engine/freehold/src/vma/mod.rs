@@ -193,8 +193,8 @@ impl<P: Platform> Vma<P> {
     /// Returns the mapped object.
     pub fn object(&self) -> &Object<P> {
         // SAFETY: a guard keeps the VMA of every `&Vma` outside this module attached, or the VMA is detached
-        // and owned. The object is written only before the first such reference exists or after the last one
-        // has ended.
+        // and owned. The object is written only before the first such reference exists or after the last such
+        // reference has ended.
         unsafe { &*self.object.get() }
     }
 
@@ -215,8 +215,8 @@ impl<P: Platform> Vma<P> {
         self.file_home.load(Acquire)
     }
 
-    /// Sets the mapped object, and the additional state of a VMA of huge pages. Both stay unchanged until the
-    /// VMA is freed.
+    /// Sets the mapped object, and the additional state of a VMA of huge pages. The object and this state
+    /// stay unchanged until the VMA is freed.
     ///
     /// # Safety
     ///
@@ -240,7 +240,7 @@ impl<P: Platform> Vma<P> {
             return None;
         }
         // SAFETY: a reader holds the mmap lock or the VMA's lock, or owns the VMA. A writer excludes such
-        // readers, and has dropped any reference that it got from here (see `set_uffd`).
+        // readers, and has dropped any reference that this function returned to it (see `set_uffd`).
         unsafe { &*self.state.uffd.get() }.as_ref()
     }
 
@@ -257,8 +257,8 @@ impl<P: Platform> Vma<P> {
     /// Returns true if the VMA belongs to `space` now. For a reader that has raised the count and has checked
     /// nothing else yet.
     pub(crate) fn is_owned_by(&self, space: &VmSpace<P>) -> bool {
-        // Relaxed: written while the VMA is detached. `attach` releases it to the reader that raises the
-        // count.
+        // Relaxed: written while the VMA is detached. `attach` releases the new owner to the reader that
+        // raises the count.
         self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
     }
 
@@ -310,8 +310,8 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Attaches an anon_vma if there is none yet, and links the VMA in the anon_vma's tree. If two faults
-    /// attach one concurrently, the first one wins. The caller holds the mmap lock, at least for reading, or
-    /// the VMA's lock.
+    /// attach an anon_vma concurrently, the first fault wins. The caller holds the mmap lock, at least for
+    /// reading, or the VMA's lock.
     ///
     /// # Locks
     ///

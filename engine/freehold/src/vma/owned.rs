@@ -6,7 +6,7 @@
 //! - Memory that was a `Vma` stays a `Vma` until a grace period after its [chunk has left the
 //!   slab](super::slab).
 //! - The lock word of a free VMA is 0 (detached). A reader that still has the VMA's address cannot lock it,
-//!   or locks the memory's next VMA and then notices that this VMA is a different one.
+//!   or locks the memory's next VMA and then notices that this is a different VMA.
 //!
 //! `space/change/split_merge.rs` allocates VMAs. `split_merge.rs`, `vma_list.rs` and `space/claim.rs` take
 //! ownership of VMAs that they have detached, to free them. The owner must detach a VMA before it takes
@@ -39,8 +39,8 @@ use freehold_vmspace::{PageIndex, UserRange};
 /// The VMAs of one engine.
 pub(crate) type VmaSlab<P> = Slab<Vma<P>, P>;
 
-/// A VMA that is not in a tree and that no other task can lock: a new or a detached one. Dropping it frees
-/// the VMA to the slab.
+/// A VMA that is not in a tree and that no other task can lock: a new VMA or a detached VMA. Dropping the
+/// `OwnedVma` returns the VMA to the slab.
 ///
 /// # Invariants
 ///
@@ -100,7 +100,7 @@ impl<P: Platform> VmaSlab<P> {
 }
 
 impl<'e, P: Platform> OwnedVma<'e, P> {
-    /// Adds an external lock to the VMA, for an address space whose VMAs have one.
+    /// Adds an external lock to the VMA, for an address space whose VMAs have external locks.
     ///
     /// # Errors
     ///
@@ -135,7 +135,7 @@ impl<P: Platform> Drop for OwnedVma<'_, P> {
         self.vma.set_anon_vma(AnonVma::NONE);
         self.vma.set_uffd(None);
         if cfg!(debug_assertions) {
-            // A task that wrongly continues to use the VMA finds an empty one.
+            // A task that wrongly continues to use the VMA finds an empty VMA.
             self.vma.set_bounds(UserRange::EMPTY, PageIndex::ZERO);
         }
         // SAFETY: by the type's invariant this is the only owner, and no tree contains the VMA. The contract

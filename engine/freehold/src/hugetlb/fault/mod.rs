@@ -11,8 +11,8 @@
 //! If a userfaultfd has write-protected an absent page, the entry for this page is a marker. An entry that
 //! replaces the marker is write-protected too.
 //!
-//! A private page is allocated and copied under the fault mutex of its offset in the file. For a shared page
-//! the file takes the same mutex.
+//! A private page is allocated and copied under the fault mutex of its offset in the file. The code of files
+//! (`file/kinds/huge.rs`) takes the same mutex to allocate a shared page.
 //!
 //! If the pool is empty, an access fails with SIGBUS. There is one exception: the process that made a private
 //! mapping has reservations for its pages, and must get a page for each store. If a fork has left the page
@@ -278,8 +278,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Handles a store to `old`, a page that this VMA shares with children of fork, while the pool has no
     /// page for a copy. If this process made the mapping, and so has reservations for its pages, the other
     /// processes lose the page. This VMA may then write to the page as soon as there are no other references
-    /// (hazard C-56). The wait for these references is short: only a pin could hold one for long, and a page
-    /// that a child maps cannot be pinned.
+    /// (hazard C-56). The wait for these references is short: only a pin could hold a reference for long, and
+    /// a page that a child maps cannot be pinned.
     ///
     /// # Locks
     ///

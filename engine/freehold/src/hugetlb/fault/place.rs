@@ -1,6 +1,6 @@
 //! The place of a huge page of a pool in a VMA ([`HugePlace`]): its table, its entry, and the page that a
 //! private mapping allocates for it. Faults (`mod.rs`) and the pager of a userfaultfd (`uffd/fill_huge.rs`)
-//! use it.
+//! use `HugePlace`.
 //!
 //! A page that was taken but not mapped must be discarded before the fault mutex is released. Until then no
 //! other task uses or renews the page's reservation. The caller keeps the VMA unchanged and its tables in

@@ -1,10 +1,10 @@
 //! The additional state of a file of huge pages ([`HugeFile`]): page size, reservations, and whether its VMAs
 //! may start to share page tables.
 //!
-//! `Mapping` in `file/mapping.rs` has this state in the field `huge`. `file/kinds/huge.rs` allocates pages
-//! with it, `file/remove.rs` releases reservations (`cut`), and `sharing.rs` and `tables.rs` (in the folder
-//! above) use `apart`. [`NotMade`] is the reason for which a page was not allocated. The caller must release
-//! its locks before it calls [`after`](HugeFile::after), which may wait.
+//! `Mapping` in `file/mapping.rs` has this state in the field `huge`. `file/kinds/huge.rs` uses the state to
+//! allocate pages, `file/remove.rs` releases reservations (`cut`), and `sharing.rs` and `tables.rs` (in the
+//! folder above) use `apart`. [`NotMade`] is the reason for which a page was not allocated. The caller must
+//! release its locks before it calls [`after`](HugeFile::after), which may wait.
 
 use super::{HugePageSize, reserves::FileReserves};
 use crate::{

@@ -73,7 +73,7 @@ impl<P: Platform> HugetlbVma<P> {
     /// Ends sharing of tables with this VMA permanently. The VMA is detached: no fault is running in it, and
     /// no task holds [`ClosedTables`](crate::hugetlb::sharing::ClosedTables) of it.
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
-        // Relaxed: readers hold the i_mmap lock, which this task holds for writing.
+        // Relaxed: readers hold the i_mmap lock for reading, and this task holds it for writing.
         self.sharing_allowed.store(false, Relaxed);
     }
 

@@ -4,8 +4,9 @@
 //!
 //! This folder is a layer below files and VMAs, because a VMA holds a reference to its context. The
 //! operations of the pager, which need an address space, are therefore one folder up. The queue's lock guards
-//! the waiters and messages. `Context::changing` is a word without a lock; its comment says when it may be
-//! read and written. The tests are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
+//! the waiters and messages. `Context::changing` is a word without a lock; the comment of that field says
+//! when the word may be read and written. The tests are `uffd` (`engine/freehold/tests`) and `uffd`
+//! (`shuttle_engine`).
 
 pub(crate) mod queue;
 
@@ -163,8 +164,8 @@ impl<P: Platform> Context<P> {
 
     /// Returns true if a change is in progress whose message the pager has not read. Fills are then refused.
     pub(crate) fn is_changing(&self) -> bool {
-        // Acquire pairs with the release in `end_change`: if a fill finds that the change has ended, it sees
-        // the mappings as the message describes them.
+        // Acquire pairs with the release in `end_change`: if a fill finds that the change has ended, the fill
+        // sees the mappings as the message describes them.
         self.changing.load(Acquire) != 0
     }
 

@@ -410,8 +410,8 @@ pub struct Poll<'u> {
     pub readable: bool,
     /// The userfaultfd is closed.
     pub closed: bool,
-    /// Changes with the next message, and when the userfaultfd is closed. Tasks that sleep on it are then
-    /// woken by [`Host::wake_all`](crate::platform::Host::wake_all).
+    /// Changes with the next message, and when the userfaultfd is closed. Tasks that sleep on the bell are
+    /// then woken by [`Host::wake_all`](crate::platform::Host::wake_all).
     pub bell: &'u AtomicU32,
     /// The bell's value at the time of the call, to be passed to the wait.
     pub seen: u32,

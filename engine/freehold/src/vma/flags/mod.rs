@@ -22,7 +22,7 @@ bitflags! {
         const WRITE = 1 << 1;
         /// Instruction fetches allowed.
         const EXEC = 1 << 2;
-        /// Stores reach the object, and so all other mappings of it.
+        /// Stores reach the object, and therefore all other mappings of the object.
         const SHARED = 1 << 3;
         /// mprotect may allow loads.
         const MAYREAD = 1 << 4;

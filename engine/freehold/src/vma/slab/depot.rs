@@ -40,7 +40,7 @@ pub(super) struct Chunk<T> {
 
 /// The chunks that all CPUs share.
 pub(super) struct Depot<T> {
-    /// Chunks with both free objects in the depot and objects elsewhere.
+    /// Chunks that have some free objects in the depot, and other objects elsewhere.
     pub(super) partial: *mut Chunk<T>,
     /// Chunks whose objects are all in the depot.
     pub(super) idle: *mut Chunk<T>,

@@ -3,8 +3,8 @@
 //!
 //! The slab reuses a free object at once, without waiting for a grace period. A reader that found the object
 //! in a read section (RCU) before it was freed may still access the memory then. The reader finds an object
-//! of the same type, and notices that it is a different one. The memory stays such an object until a grace
-//! period after its chunk has left the slab.
+//! of the same type, and notices that the object is a different one. The memory holds an object of this type
+//! until a grace period after its chunk has left the slab.
 //!
 //! | chunk | its objects | list | next state |
 //! | --- | --- | --- | --- |
@@ -50,7 +50,7 @@ const IDLE: usize = if CHECKED { 0 } else { 8 };
 
 /// An object of a slab.
 pub(crate) trait Item: Send + Sync + Sized {
-    /// Creates an object in the state of a free one.
+    /// Creates an object in the state of a free object.
     fn blank() -> Self;
     /// Announces new objects to the simulation, which names their cache lines in its report.
     fn announce(_first: *const Self, _count: usize) {}
@@ -100,7 +100,7 @@ impl<T: Item, H: Host> Slab<T, H> {
         Ok(Slab { caches, depot: SpinLock::new(Depot::new(), Rank::Slab) })
     }
 
-    /// Takes a free object. The caller owns it from now on.
+    /// Takes a free object. The caller owns the object from now on.
     pub fn take(&self) -> Result<NonNull<T>, NoMemory> {
         match self.caches.with(Cache::pop) {
             Some(object) => Ok(object),
@@ -113,7 +113,8 @@ impl<T: Item, H: Host> Slab<T, H> {
     /// # Safety
     ///
     /// The object came from [`take`](Self::take) of this slab, and the caller owns it and does not use it
-    /// again. No lookup can find it any more. Readers that found it earlier are in read sections.
+    /// again. No lookup can find the object any more. Readers that found the object earlier are in read
+    /// sections.
     pub unsafe fn give(&self, object: NonNull<T>) {
         let surplus = self.caches.with(|cache| cache.push(object));
         if !surplus.is_null() {
