@@ -1,7 +1,7 @@
 //! Guard pages (`src/call/madvise/guard.rs`), and sealed mappings (`src/call/mseal.rs`). A guard is a
-//! page-table entry, not a VMA: the tests check which calls keep, copy, move or remove it, by accesses that
-//! must fail with SIGSEGV. A seal makes calls on its mapping fail; the test lists the calls that fail and
-//! those that are still allowed. One test installs guards while other threads store.
+//! page-table entry, not a VMA: the tests check which calls keep, copy, move or remove a guard, by accesses
+//! that must fail with SIGSEGV. A seal makes calls on its mapping fail; the test lists the calls that fail
+//! and those that are still allowed. One test installs guards while other threads store.
 
 use crate::support::*;
 use freehold::{
@@ -107,8 +107,8 @@ fn guards_are_refused_in_locked_memory_and_holes() {
     });
 }
 
-/// mprotect populates locked memory that becomes writable. As on Linux, it populates each original mapping up
-/// to the first guard, although the mappings are merged afterwards.
+/// mprotect populates locked memory that becomes writable. As on Linux, mprotect populates each original
+/// mapping up to the first guard, although the mappings are merged afterwards.
 #[test]
 fn populating_stops_at_the_first_guard_of_each_mapping() {
     everywhere(|_, process, _| {

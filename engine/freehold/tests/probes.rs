@@ -170,7 +170,7 @@ fn future_mappings_have_the_probe() {
         assert_eq!(seen(process, cpu, second + 100), trapped(PLACE));
         assert_eq!(process.probe_at(second + 100).map(|hit| hit.offset()), Some(PLACE));
         assert!(process.probe_at(second + 101).is_none());
-        // A mapping that replaces the text also has the breakpoint, and an unmapped one has none.
+        // A mapping that replaces the text also has the breakpoint, and an unmapped range has none.
         let third = process
             .mmap(second, PAGE, RX, MapFlags::PRIVATE | MapFlags::FIXED, Some(&program), PAGE)
             .unwrap();
@@ -311,7 +311,7 @@ fn mapping_that_becomes_text_gets_the_probe() {
     everywhere(|world, process, cpu| {
         let program = program(world);
         let start = map(process, &program, RW);
-        // One page is the file's, and one was written.
+        // One page is a page of the file, and another page was written.
         seen(process, cpu, start + PLACE);
         let written = 3 * PAGE;
         process.store(cpu, start + written, 9u64).unwrap();
@@ -569,7 +569,7 @@ fn failed_probe_change_has_no_effect_or_can_be_repeated() {
                 return done.unwrap();
             }
             assert_eq!(done, Err(ProbeError::OutOfMemory));
-            // After a failed removal, the remaining breakpoints are still known, and no new ones are made.
+            // After a failed removal, the remaining breakpoints are still known, and none are added.
             for one in everyone() {
                 let shown = seen(one, cpu, start + PLACE);
                 assert!(shown == trapped(PLACE) || shown == bytes(PLACE));

@@ -1,11 +1,11 @@
 //! Range writers (`src/space/claim.rs`, `src/space/range_writer.rs`; `docs/guide/ranges.md`): which changes
 //! take no mmap lock, which claims a change waits for, and limits that range writers enforce exactly.
 //!
-//! In most tests one range writer is stopped while it holds its claim: it has to wait for a reader of the VMA
-//! that it will change. A second call on a thread with a pending fatal signal (`unwaiting`) then returns
-//! `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test runs with wide
-//! and with narrow nodes of the VMA tree. `lab/freehold-machine/tests/shuttle_engine/ranges.rs` explores the
-//! interleavings.
+//! In most tests one range writer is stopped while it holds its claim: the writer has to wait for a reader of
+//! the VMA that it will change. A second call on a thread with a pending fatal signal (`unwaiting`) then
+//! returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test runs
+//! with wide and with narrow nodes of the VMA tree. `lab/freehold-machine/tests/shuttle_engine/ranges.rs`
+//! explores the interleavings.
 
 use crate::support::*;
 use freehold::{
@@ -285,7 +285,7 @@ fn mremap_shrinks_the_middle_of_a_vma() {
 }
 
 /// A moving mremap does not take the mmap lock. The test moves the middle of a VMA, to a target directly
-/// below the source and to a distant one, with and without merging at the target, for anonymous memory and
+/// below the source and to a distant target, with and without merging at the target, for anonymous memory and
 /// for a file.
 #[test]
 fn moving_mremap_takes_no_mmap_lock() {
@@ -338,7 +338,7 @@ fn moving_mremap_waits_for_claims_on_source_and_target() {
             until(|| is_claimed(process, at));
             assert_eq!(unwaiting(|| remap(at, 2, 3)), Err(MremapError::Killed));
             assert_eq!(unwaiting(|| remap(at + PAGE, 1, 2)), Err(MremapError::Killed));
-            // The target of the first move is claimed. The target of the next move would touch it. The next
+            // The first move claims its target. The target of the next move would touch that target. The next
             // move holds no claim while it waits.
             assert_eq!(unwaiting(|| remap(away, 2, 3)), Err(MremapError::Killed));
             assert_eq!(unwaiting(|| process.mprotect(away, PAGE, RW)), Ok(()));

@@ -2,8 +2,8 @@
 //! detaches, and the end of a removed segment.
 //!
 //! An *attach* is the set of VMAs that one shmat has created; mprotect or munmap can cut it into parts. A
-//! removed segment is destroyed when its last attach ends, and no later call may attach it (C-71). The tests
-//! compare the number of attaches, the VMAs and the errors. Most tests run on every design.
+//! removed segment is destroyed when its last attach ends, and no later call may attach the segment (C-71).
+//! The tests compare the number of attaches, the VMAs and the errors. Most tests run on every design.
 //! `lab/freehold-machine/tests/shuttle_engine/segments.rs` explores concurrent attaches. Segments of huge
 //! pages are tested in `hugetlb/calls.rs`.
 
@@ -126,8 +126,8 @@ fn shmdt_removes_the_remaining_parts_of_one_attach() {
         process.shmat(segment, BASE, NONE).unwrap();
         assert_eq!(shmdt(BASE + 5), Err(ShmdtError::Invalid), "unaligned");
         assert_eq!(shmdt(BASE + PAGE), Err(ShmdtError::Invalid), "no attach begins there");
-        // The attach has holes, one with other memory in it. Another attach of the same segment follows at a
-        // different offset, and another segment is after a hole.
+        // The attach has holes, and one hole contains other memory. Another attach of the same segment
+        // follows at a different offset, and another segment is after a hole.
         process.munmap(BASE, PAGE).unwrap();
         process.munmap(BASE + 2 * PAGE, 3 * PAGE).unwrap();
         anon(process, BASE + 2 * PAGE, 1);

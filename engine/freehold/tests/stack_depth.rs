@@ -1,5 +1,5 @@
-//! Stack use of the engine's entry points. A kernel gives them 16 KiB of stack and needs a part of that
-//! itself.
+//! Stack use of the engine's entry points. A kernel gives an entry point 16 KiB of stack, and needs a part of
+//! this stack itself.
 //!
 //! The depth is measured from the frame of the caller to the deepest call of the platform, including all
 //! frames of the engine. The functions of the platform below that call are not counted, because those of this

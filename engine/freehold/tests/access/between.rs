@@ -1,4 +1,4 @@
-//! `process_vm_readv` and `process_vm_writev` between two address spaces, and within one
+//! `process_vm_readv` and `process_vm_writev` between two address spaces, and within one address space
 //! (`src/remote/process_vm.rs`). Each test fills one process with a numbered pattern, transfers parts of it,
 //! and compares the bytes on both sides. `memory.rs` tests transfers between an address space and a buffer.
 

@@ -1,9 +1,9 @@
 //! A process that chooses addresses, offsets, orders and lengths to make other processes wait. Each wait is
 //! bounded, or ends with a fatal signal.
 //!
-//! The tests assert no times. They assert depths of trees, addresses, numbers of lock acquisitions, and how
-//! many bytes a killed call covered. `docs/reference/bounds.md` lists all such loops and names the test of
-//! each; a new row there may need a test here.
+//! The tests assert no times, but depths of trees, addresses, numbers of lock acquisitions, and how many
+//! bytes a killed call covered. `docs/reference/bounds.md` lists all such loops and names the test of each; a
+//! new row there may need a test here.
 
 use crate::support::*;
 use freehold::{

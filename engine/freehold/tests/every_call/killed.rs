@@ -1,9 +1,9 @@
 //! A fatal signal arrives while a call waits (C-72).
 //!
-//! The bug in Linux: architecture code did not check whether it had acquired a killable lock. It continued,
-//! and released a lock that another task held. These tests make every call wait for the mmap lock, for a VMA
-//! lock, for the end of a munmap of the same range, or for a page. Then they kill the call. The call must
-//! return an error, hold no lock, and have changed nothing.
+//! The bug in Linux: architecture code did not check whether it had acquired a killable lock. The code
+//! continued, and released a lock that another task held. These tests make every call wait for the mmap lock,
+//! for a VMA lock, for the end of a munmap of the same range, or for a page. Then they kill the call. The
+//! call must return an error, hold no lock, and have changed nothing.
 //!
 //! The calls are those of `oom/calls.rs` and of the lists `NEEDING` and `LOOKING` below. `waits` states which
 //! calls wait for the mmap lock in which design. The test fails if a call waits without need, or does not
@@ -154,7 +154,7 @@ fn fault_is_killed_waiting_for_an_exclusive_writer() {
     });
 }
 
-/// fork is killed in the middle of its work, while it waits for readers of a VMA. The pages that it had
+/// fork is killed in the middle of its work, while it waits for readers of a VMA. The pages that fork had
 /// already shared stay writable without a copy.
 #[test]
 fn fork_killed_waiting_for_vma_readers_changes_nothing() {

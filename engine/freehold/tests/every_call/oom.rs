@@ -1,9 +1,9 @@
 //! Memory runs out in the middle of a call (C-10, C-32, C-47, C-64).
 //!
-//! The bugs in Linux: a munmap that could not allocate to split a VMA left it detached but still in the tree,
-//! or reported success after half the range. A merge that failed continued with a split, on bounds that it
-//! had already changed. A move that failed lost pages. A fork that failed left a child that the reverse maps
-//! could find.
+//! The bugs in Linux: a munmap that could not allocate to split a VMA left the VMA detached but still in the
+//! tree, or reported success after half the range. A merge that failed continued with a split, on bounds that
+//! the merge had already changed. A move that failed lost pages. A fork that failed left a child that the
+//! reverse maps could find.
 //!
 //! The first test makes the calls of `oom/calls.rs` on the process of `oom/scene.rs`, with the harness of
 //! `support/oom.rs`, which lists the injected failures and the required state afterwards. VMAs may stay

@@ -104,7 +104,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Moves a page to another place of the window, over the page there.
+    /// Moves a page to another place of the window, in place of the page there.
     fn carry(&mut self, from: u64, to: u64) {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;
         if from == to || !self.pages[from as usize].mapped {

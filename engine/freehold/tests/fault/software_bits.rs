@@ -4,7 +4,7 @@
 //! The machine simulates three kinds of hardware (`SoftwareBits`): one sets both bits, one sets accessed bits
 //! only, one sets none. `every_life` combines each kind of memory (`Kind`) with each event between two
 //! accesses (`Between`), and with loads and stores. The function `access` counts the faults and fails at the
-//! second one. A new kind or event is one more variant and its arm in `map` or `between`.
+//! second fault. A new kind or event is one more variant and its arm in `map` or `between`.
 //! `lab/freehold-machine/tests/shuttle_engine/software_bits.rs` has concurrent changes.
 
 use super::*;

@@ -123,7 +123,7 @@ fn private_store_copies_from_the_storage() {
     with_file(|_, process, cpu, storage, file, at| {
         let private = map(process, MapFlags::PRIVATE, file);
         process.store(cpu, at, 1u64).unwrap();
-        // One store to a page that was mapped before, and one to a page that was not.
+        // Stores to a page that was mapped before, and to a page that was not.
         assert_eq!(process.load(cpu, private), Ok(1u64));
         assert_eq!(process.frame_at(private), storage.frame(0));
         for page in 0..2 {

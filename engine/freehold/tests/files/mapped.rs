@@ -2,7 +2,7 @@
 //! copy on write. The TLBs of the machine keep stale translations until they are flushed.
 //!
 //! The file under test is on a disk whose pages contain their numbers and which stores written pages. This
-//! module has its own `World` and `Disk`, because the ones of `support/mod.rs` do not store written pages.
+//! module has its own `World` and `Disk`, because those of `support/mod.rs` do not store written pages.
 //! `on_every_design` runs a test. The tests check the words that a program loads, the words on the disk and
 //! the number of writes. The tests with C-21 and C-26 run several threads.
 

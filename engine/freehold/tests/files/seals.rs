@@ -64,7 +64,8 @@ fn size_seals_refuse_truncate_and_extension() {
 fn write_seal_requires_that_no_writable_mapping_exists() {
     with_memfd(|_, process, cpu, file| {
         let mapping = file.mapping();
-        // A mapping that may become writable also prevents the seal, and so does each remaining piece of it.
+        // A mapping that may become writable also prevents the seal, and so does each remaining piece of such
+        // a mapping.
         let at = map(process, file, R, MapFlags::SHARED).unwrap();
         assert_eq!(mapping.add_seals(Seals::WRITE), Err(SealError::Busy));
         process.mprotect(at + PAGE, PAGE, RW).unwrap();

@@ -21,7 +21,7 @@ fn fork(process: &Process, cpu: &Vcpu) -> Process {
 
 #[test]
 fn c56_parent_and_child_see_only_their_own_stores() {
-    // C-56: neither process sees the stores of the other one. The pages lie under several page tables.
+    // C-56: neither process sees the stores of the other process. The pages lie under several page tables.
     everywhere(|_, process, cpu| {
         anon(process, BASE, 600);
         fill(process, cpu, BASE, 600, 1);
@@ -134,8 +134,8 @@ fn parts_with_different_anon_vmas_do_not_merge_after_fork() {
         fill(process, cpu, BASE, 4, 1);
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
         let child = fork(process, cpu);
-        // The two parts of the parent still have one anon_vma. Those of the child have two, which prevents a
-        // merge.
+        // The two parts of the parent still have one anon_vma. The two parts of the child have two anon_vmas,
+        // which prevents a merge.
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         child.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 4)]);

@@ -30,7 +30,7 @@ fn load(space: &Space, cpu: &mut Vcpu) -> u64 {
 }
 
 /// Maps a page that contains 1 and forks. Reads the page from the parent or the child. During the read, calls
-/// `during_read` with the space that is read and the other one. Returns the word that the reader got.
+/// `during_read` with the space that is read and the other space. Returns the word that the reader got.
 fn read_while(
     locking: Locking,
     read_parent: bool,

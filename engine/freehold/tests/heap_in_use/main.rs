@@ -3,7 +3,8 @@
 //! other tests ([`one_at_a_time`]), so that only its own allocations change the count.
 //!
 //! [`bytes_in_use`] waits for deferred functions, and then returns the count. Each test compares the count
-//! with the one at its start and permits a fixed number of bytes in addition, for lists that the host keeps.
+//! with the count at its start and permits a fixed number of bytes in addition, for lists that the host
+//! keeps.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 mod idle;

@@ -213,8 +213,8 @@ fn populating_and_locking_allocate_huge_pages() {
         let flags = ANON | MapFlags::FIXED | MapFlags::POPULATE;
         process.mmap(BASE, 2 * HUGE, RW, flags, None, 0).unwrap();
         assert_eq!(huge_bytes(process), 2 * HUGE);
-        // Populating a read-only mapping maps the zero page. When locked memory becomes writable, it gets
-        // memory of its own at once.
+        // Populating a read-only mapping maps the zero page. When a locked mapping becomes writable, it gets
+        // frames of its own at once.
         process.mmap(BASE + 2 * HUGE, HUGE, R, ANON | MapFlags::FIXED | MapFlags::LOCKED, None, 0).unwrap();
         assert_eq!(present(process, BASE + 2 * HUGE, 1), [(0, PAGES, PageKind::Zero, true)]);
         process.mprotect(BASE + 2 * HUGE, HUGE, RW).unwrap();

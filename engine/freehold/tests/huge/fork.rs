@@ -5,8 +5,8 @@
 
 use super::*;
 
-/// Returns a child of `process`. Both share a written huge page and the huge zero page; a third block is
-/// unpopulated.
+/// Returns a child of `process`. Parent and child share a written huge page and the huge zero page; a third
+/// block is unpopulated.
 fn fork_with_huge_pages(process: &Process, cpu: &mut Vcpu) -> Process {
     map(process, BASE, 3);
     write_sample(process, cpu, BASE, 1);

@@ -1,5 +1,5 @@
 //! A discard frees a page table that another call has found but not locked yet. The call continues in the
-//! table that is installed by then, and never uses the freed one.
+//! table that is installed by then, and never uses the freed table.
 //!
 //! `late` makes a call, and discards the block on another thread before the call takes its first page table
 //! lock (`before_lock` in `support/gate.rs`). Each test makes one kind of call in this way. A new call that
@@ -201,7 +201,7 @@ fn c62_fault_ignores_an_entry_in_a_reused_table() {
         fault(space, THERE, Access::WRITE);
         let other = AddressSpace::new(engine, &SpaceConfig::default()).unwrap();
         // The other space has all its tables except the lowest one. The next table that this space allocates
-        // is therefore the freed one.
+        // is therefore the freed table.
         map(&other, ANON, None);
         fault(&other, THERE, Access::READ);
         other.madvise(BASE, HUGE, Advice::DontNeed).unwrap();

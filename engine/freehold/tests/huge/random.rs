@@ -51,7 +51,7 @@ impl Dice {
 struct Run {
     world: World,
     cpus: [Vcpu; 2],
-    /// The processes. The one that makes the next call is last.
+    /// The processes. The process that makes the next call is last.
     processes: Vec<(Process, Known)>,
     dice: Dice,
     /// Description of the current call, for failure messages.

@@ -139,8 +139,8 @@ fn block_needs_matching_alignment_of_file_and_memory() {
     }
 }
 
-/// Maps a block that another mapping has allocated. A read maps the 16 pages around it, or the whole block if
-/// it lies in the VMA. A write maps the whole block or one page.
+/// Maps a block that another mapping has allocated. A read maps the 16 pages around the accessed page, or the
+/// whole block if the block lies in the VMA. A write maps the whole block or one page.
 #[test]
 fn cached_block_is_mapped_whole_if_it_lies_in_the_vma() {
     let blocks = NONE.always(64 * KIB + 256 * KIB);

@@ -22,7 +22,7 @@ struct Scene {
     world: World,
     process: Process,
     other: Process,
-    /// Maps the file, but has not accessed it.
+    /// A process that maps the file, but has not accessed it.
     third: Process,
     file: Counted<File<Machine>>,
     cpu: Vcpu,

@@ -138,7 +138,7 @@ fn dontneed_keeps_the_reservation_during_a_migration() {
 }
 
 /// A pin may last for any time. When the pin is dropped, the page returns to the pool. The reservation is
-/// restored if the mapping still has a right to one.
+/// restored if the mapping still has a right to a reservation.
 #[test]
 fn dontneed_keeps_the_reservation_of_a_pinned_page() {
     everywhere(2, |world, process, cpu| {

@@ -174,7 +174,7 @@ fn mprotect_unshares_the_table_of_one_process() {
     });
 }
 
-/// C-16: a child shares the table of its parent, and neither counts the pages as its own.
+/// C-16: a child shares the table of its parent, and neither process counts the pages as its own.
 #[test]
 fn c16_child_shares_the_table() {
     everywhere(2, |world, process, cpu| {
@@ -206,7 +206,7 @@ fn truncation_unmaps_pages_in_all_processes() {
         }
         other.check();
         assert_eq!(file.mapping().truncate(PAGE).unwrap_err().errno(), Errno::EINVAL);
-        // A hole that begins and ends inside pages zeroes the partial pages and frees the whole ones.
+        // A hole that begins and ends inside pages zeroes the partial pages and frees the whole pages.
         file.mapping().punch(PAGE..3 * PAGE).unwrap();
         process.store(cpu, BASE + PAGE - 8, 3u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(1));

@@ -216,7 +216,7 @@ fn never_policy_keeps_committed_memory_within_the_limit() {
             }
         }
         assert!(Segment::noreserve(engine, 1, 5 * PAGE).is_err(), "SHM_NORESERVE is ignored");
-        // A mapping that replaces another one commits only the difference.
+        // A mapping that replaces another mapping commits only the difference.
         process.mmap(BASE, 10 * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         assert_eq!(committed(world), 10);
         let named = RemapFlags::MAYMOVE | RemapFlags::FIXED;

@@ -147,7 +147,7 @@ fn memory_moves_across_the_border() {
     });
 }
 
-/// Every call that takes a range accepts ranges up to the end of the space, and refuses longer ones.
+/// Every call that takes a range accepts ranges up to the end of the space, and refuses longer ranges.
 #[test]
 fn calls_accept_ranges_up_to_the_end_of_the_space() {
     wide(|engine, process, cpu| {

@@ -136,7 +136,7 @@ fn private_mapping_takes_the_advice_of_anonymous_memory() {
         for advice in [DontNeed, Free, WipeOnFork] {
             assert_eq!(advise(process, 0, 4, advice), Err(MadviseError::Sealed), "{advice:?}");
         }
-        // PR_SET_MEMORY_MERGE marks private mappings, existing and new ones, but no shared ones.
+        // PR_SET_MEMORY_MERGE marks existing and new private mappings, but no shared mappings.
         process.set_memory_merge(true).unwrap();
         map(process, 8, 1, PRIVATE, file, 0);
         map(process, 10, 1, SHARED, file, 0);

@@ -1,9 +1,9 @@
 //! Moves by range writers (`docs/guide/ranges.md`) have the results of moves by the exclusive writer.
 //!
 //! The test runs the same random calls on two processes ([`Side`]), whose designs differ only in the kind of
-//! writer. After each call the results, the maps, the contents and the counts of both must be equal. A
-//! failure names the seed and the step. The calls of [`step`] run on one thread; claims that conflict are
-//! tested in `range_writers.rs` of the parent folder.
+//! writer. After each call the results, the maps, the contents and the counts of the two processes must be
+//! equal. A failure names the seed and the step. The calls of [`step`] run on one thread; claims that
+//! conflict are tested in `range_writers.rs` of the parent folder.
 
 use crate::support::*;
 use freehold::{

@@ -26,7 +26,7 @@ use std::{
     },
 };
 
-/// A disk that counts when it is dropped.
+/// A disk that increments a counter when it is dropped.
 struct Closing {
     number: u64,
     closed: Arc<[AtomicU64; 2]>,
@@ -167,7 +167,7 @@ impl Trio {
     }
 }
 
-/// C-33: every call over every range, twice. The second call runs on VMAs that the first one has split or
+/// C-33: every call over every range, twice. The second call runs on VMAs that the first call has split or
 /// merged.
 #[test]
 fn c33_files_are_closed_with_their_last_vma() {

@@ -322,8 +322,8 @@ fn range_writer_munmap_takes_no_mmap_lock() {
     }
 }
 
-/// One gather has room for as many pages as one table has. Such a number of pages is flushed once, also
-/// across two tables.
+/// One gather has room for as many pages as one table has. This number of pages is flushed once, even if the
+/// pages lie in two tables.
 #[test]
 fn removal_across_two_tables_flushes_once() {
     let whole = |locking: &Locking| !matches!(locking.unmap, Unmap::Sectioned { .. });

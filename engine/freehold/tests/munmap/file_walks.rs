@@ -2,10 +2,10 @@
 //!
 //! Walks of a file find address spaces through the VMAs in the tree of the file. munmap removes its VMAs from
 //! that tree before it changes an entry. From then on, only munmap reaches the entries. munmap waits for
-//! walks in progress, but no other task of the address space waits with it.
+//! walks in progress, but no other task of the address space waits for them.
 //!
-//! Each test stops one side at its flush, by a gate of `support/gate.rs`, and runs the other side there on a
-//! further thread.
+//! Each test uses a gate of `support/gate.rs` to stop the munmap or the walk at its flush, and runs the other
+//! operation on another thread in that moment.
 
 use super::{gate::Gated, *};
 use freehold::{

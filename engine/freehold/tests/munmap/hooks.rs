@@ -7,10 +7,10 @@
 //!
 //! In the engine, no hook gets a guard or a VMA. The destructor of a file runs while no lock is held, also if
 //! the last VMA of the file is unmapped, and may make any call. A disk that reads or writes a page must not
-//! make such a call, because the locks of its file are held, and these come after the locks of an address
-//! space. The lock order checker reports such a call at once, and not only when two threads collide. The
-//! compiler ensures that no VMA outlives its guard; `src/space/locking.rs` has examples that must not
-//! compile.
+//! make such a call, because the locks of its file are held, and in the lock order these locks come after
+//! those of an address space. The lock order checker reports such a call at once, and not only when two
+//! threads collide. The compiler ensures that no VMA outlives its guard; `src/space/locking.rs` has examples
+//! that must not compile.
 //!
 //! The disk `Meddler` calls back at a chosen event. Hooks of devices, most of which run under locks of the
 //! address space, are tested in `special/hooks.rs`.
@@ -201,7 +201,7 @@ fn c9_failed_read_leaves_nothing_behind() {
     });
 }
 
-/// C-7: a lookup returns the VMA that contains an address, not the next one.
+/// C-7: a lookup returns the VMA that contains an address, not the next VMA.
 #[test]
 fn c7_lookup_in_a_hole_finds_nothing() {
     everywhere(|_, process, _| {

@@ -8,7 +8,7 @@
 //!
 //! - Sections visited every hole, however large.
 //!
-//! - A move looked for page tables before a fault on a neighbour created one, and did not see that table.
+//! - A move searched for page tables before a fault on a neighbour created a table, and missed that table.
 
 use super::{gate::Gated, *};
 use freehold::fault::Access;

@@ -16,7 +16,7 @@ use support::failure::{Failure, at_every_allocation};
 
 const SECTION: u64 = 2 << 20;
 
-/// Returns all designs, and one that unmaps in sections.
+/// Returns all designs, and a design that unmaps in sections.
 fn designs() -> impl Iterator<Item = Locking> {
     let sectioned = |locking: Locking| locking.unmap(Unmap::Sectioned { bytes: SECTION });
     Locking::ALL.into_iter().chain(Locking::ALL.into_iter().take(1).map(sectioned))

@@ -285,7 +285,7 @@ fn storage_in_memory_is_mapped_in_place() {
     assert_eq!(map_file(&other, &file, 2..4, R, SHARED), there + 2 * PAGE);
     assert_eq!(flat.frames(), 4, "only the ROM is in memory");
     assert_eq!(asked.load(SeqCst), 3);
-    // A writable mapping, and one that extends beyond the end of the file, are copies.
+    // A writable mapping, and a mapping that extends beyond the end of the file, are copies.
     let data = map_file(&one, &file, 0..4, RW, PRIVATE);
     let beyond = map_file(&one, &file, 0..5, R, PRIVATE);
     assert_ne!(data, there);

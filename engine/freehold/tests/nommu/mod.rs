@@ -48,7 +48,7 @@ impl Flat {
         let world = World::with(16 << 20, config);
         let regions = Regions::new(world.engine()).unwrap();
         // The engine allocates frames in advance. An mmap that fails for want of a run makes the engine free
-        // them, so this call leaves only the permanent frames in use.
+        // these frames, so this call leaves only the permanent frames in use.
         let too_much = NoMmuSpace::new(&regions).unwrap().mmap(0, 1 << 40, RW, ANON, None, 0);
         assert_eq!(too_much, Err(MmapError::OutOfMemory));
         let idle = world.machine.accounting().frames;

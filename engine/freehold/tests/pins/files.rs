@@ -47,7 +47,7 @@ fn unpinning_makes_the_page_dirty() {
             [(1, Disk::number(1)), (2, Disk::number(2))],
             "pinning for writing makes the pages dirty"
         );
-        // A store past the engine, as a device makes it.
+        // Stores past the engine, as a device does.
         world.machine.write_frame(pins.frames()[0], 0, &5u64.to_le_bytes());
         file.mapping().write_back((0..4).into()).unwrap();
         assert_eq!(written(), []);

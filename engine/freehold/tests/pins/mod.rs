@@ -3,8 +3,8 @@
 //! through `Pins` ([`word`], [`put`]), past the page tables.
 //!
 //! There are two ways to pin: the ordinary call, and a fast call without a lock ([`fast`]) for pages that are
-//! present. [`refused`] checks that both refuse with the same error. A *long-term* pin may last for any time,
-//! so pages that the engine must be able to take back are refused.
+//! present. [`refused`] checks that both calls refuse with the same error. A *long-term* pin may last for any
+//! time, so pages that the engine must be able to take back are refused.
 //! `lab/freehold-machine/tests/shuttle_engine/pins.rs` and `pinned.rs` explore pins concurrent with other
 //! calls.
 

@@ -551,7 +551,7 @@ impl Run {
                 });
                 if found.is_ok() {
                     let shown = process.load::<u64>(cpu, at + PLACE).unwrap();
-                    // In a writable mapping, existing breakpoints stay and no new ones are made.
+                    // In a writable mapping, existing breakpoints stay and no new breakpoints are made.
                     let either = probed && place.prot.contains(Prot::WRITE);
                     assert!(
                         shown == if probed { TRAPPED } else { 0 } || either && shown == 0,

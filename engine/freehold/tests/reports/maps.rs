@@ -40,7 +40,7 @@ fn smaps_counts_resident_memory() {
         let file = world.file(8);
         process.mmap(BASE, 4 * PAGE, RW, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), 0).unwrap();
         anon(process, BASE + 10 * PAGE, 4);
-        // The store makes a private copy. The load maps the pages around it, except for that copy.
+        // The store makes a private copy. The load maps the pages around its own page, except for that copy.
         process.store(cpu, BASE, 1u64).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE + PAGE), Ok(Disk::number(1)));
         fill(process, cpu, BASE + 10 * PAGE, 3, 1);

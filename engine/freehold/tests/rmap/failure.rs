@@ -338,8 +338,8 @@ fn failed_frames_are_never_used_again() {
         let before = all_memory(process, cpu, at);
         let child = Process::of(process.fork().unwrap());
         let gone = [0, 1, 500, 4000].map(|page| before[page]);
-        // The first frame is mapped and shared, and the second is mapped. The other two are free, in the
-        // platform or in the cache of this CPU.
+        // The first frame is mapped and shared, and the second is mapped. The other two frames are free, in
+        // the platform or in the cache of this CPU.
         world.engine().memory_failure(gone[0]).unwrap();
         drop(child);
         world.engine().memory_failure(gone[1]).unwrap();

@@ -53,7 +53,7 @@ fn anonymous_page_migrates_in_all_processes() {
             child.check();
         }
         assert_eq!(process.load(cpu, at), Ok(1u64));
-        // A shared page is still shared after the migration, and a store copies it.
+        // A shared page is still shared after the migration, and a store copies the page.
         process.store(cpu, at + PAGE, 7u64).unwrap();
         assert_eq!(children[1].load(cpu, at + PAGE), Ok(2u64));
         assert_eq!(entries(world, &children[1], at + PAGE), 3);

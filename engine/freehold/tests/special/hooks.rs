@@ -170,8 +170,8 @@ fn c31_hook_cannot_return_a_mapping_of_another_file() {
     });
 }
 
-/// Requests of a driver are checked, and invalid ones are refused. A driver maps private memory completely,
-/// or leaves it to faults.
+/// Requests of a driver are checked, and invalid requests are refused. A driver maps private memory
+/// completely, or leaves it to faults.
 #[test]
 fn driver_requests_are_checked() {
     /// A driver that makes invalid requests, and then maps pages 1 and 2.

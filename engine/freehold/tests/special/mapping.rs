@@ -166,8 +166,8 @@ fn mappings_merge_only_with_equal_private_data() {
     });
 }
 
-/// The driver is notified once of the first store to each page, and can refuse it. mprotect does not bypass
-/// the notification.
+/// The driver is notified once of the first store to each page, and can refuse the store. mprotect does not
+/// bypass the notification.
 #[test]
 fn driver_is_notified_of_first_stores() {
     for driver_mode in [whole(), by_faults()] {
@@ -221,7 +221,7 @@ fn device_mapping_moves_but_does_not_grow() {
     });
 }
 
-/// Calls that device memory refuses, and calls that skip it.
+/// Calls that device memory refuses, and calls that skip device memory.
 #[test]
 fn device_memory_refuses_locks_and_remote_access() {
     on_board(whole(), |_, process, cpu, board, file| {

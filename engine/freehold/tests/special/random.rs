@@ -130,7 +130,8 @@ fn c31_random_calls_open_and_close_each_vma_once() {
             }
             players.iter().for_each(|player| player.process.check());
             drop(players);
-            // An unsplittable VMA may extend over the end of the range. It is unmapped with the process.
+            // An unsplittable VMA may extend over the end of the range. Such a VMA is unmapped with the
+            // process.
             let _ = process.munmap(BASE, 64 * PAGE);
             if process.counts().map_count == 0 {
                 drop(file);

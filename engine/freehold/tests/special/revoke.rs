@@ -132,7 +132,7 @@ fn fatal_signal_ends_retries_of_outdated_answers() {
     }
 }
 
-/// Revokes the frames inside the next hook of this name, and inside every later one.
+/// Revokes the frames inside the next hook of this name, and inside every later hook of this name.
 fn always_old(board: &Arc<Board>, hook: &'static str, mapping: Counted<Mapping<Machine>>, round: u64) {
     let weak = Arc::downgrade(board);
     board.inside(hook, move || {

@@ -113,8 +113,8 @@ fn pair_is_installed_at_adjacent_addresses() {
     });
 }
 
-/// Every allocation fails once, and limits are reached between the two VMAs. Either both are installed or
-/// none.
+/// Every allocation fails once, and limits are reached between the two VMAs. Either both VMAs are installed
+/// or none.
 #[test]
 fn pair_is_installed_completely_or_not_at_all() {
     everywhere(|world, process, _| {

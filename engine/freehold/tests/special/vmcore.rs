@@ -16,7 +16,7 @@ use freehold::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Number of header pages. They are followed by pieces of old memory: frames of a board that are not
+/// Number of header pages. Pieces of old memory follow the headers: frames of a board that are not
 /// contiguous.
 const HEADERS: u64 = 2;
 const PIECES: [(u64, u64); 3] = [(4, 2), (8, 3), (12, 1)];

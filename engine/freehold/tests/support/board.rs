@@ -43,8 +43,8 @@ pub struct DriverMode {
     pub notified: bool,
     /// True if all mappings share one object.
     pub one_for_all: bool,
-    /// Number of pages by which the frames in use are shifted. A test changes it to exchange the frames of
-    /// the board.
+    /// Number of pages by which the frames in use are shifted. A test changes this number to exchange the
+    /// frames of the board.
     pub exchanged: u64,
 }
 
@@ -82,11 +82,11 @@ pub struct OpenBoard(pub Arc<Board>);
 /// One mapping of the board.
 struct Mapped {
     board: Arc<Board>,
-    /// Number of VMAs that map it.
+    /// Number of VMAs of this mapping.
     open: AtomicI64,
 }
 
-/// Number of pages of the board that can be mapped. There are twice as many frames.
+/// Number of pages of the board that can be mapped. The board has twice as many frames.
 pub const PAGES: u64 = 8;
 
 impl Board {

@@ -1,5 +1,5 @@
 //! Global allocator of the program `engine` (`main.rs`). Allocations fail on demand, through
-//! `FailingAllocator` of the machine, and the size of the last failed one is recorded for each thread.
+//! `FailingAllocator` of the machine, and the size of the last failed allocation is recorded for each thread.
 //! `scarce.rs` uses this size to tell whether a block of VMAs or only a tree node could not be allocated.
 
 use freehold_machine::FailingAllocator;

@@ -10,9 +10,10 @@
 //!
 //! In the end all memory is free. The state is a [`View`], which `view.rs` takes.
 //!
-//! Users are `every_call/oom.rs`, `huge/oom.rs` and `sweep/`. Each has a list of [`Call`]s and a type that
-//! implements [`Scene`]. A new call is one entry of such a list. Its methods (`changes`, `leaves`, `partial`,
-//! ...) state each exception from the rule above; a call without exceptions needs none of them.
+//! Users are `every_call/oom.rs`, `huge/oom.rs` and `sweep/`. Each of these modules has a list of [`Call`]s
+//! and a type that implements [`Scene`]. A new call is one entry of such a list. The methods of `Call`
+//! (`changes`, `leaves`, `partial`, ...) state each exception from the rule above; a call without exceptions
+//! needs none of them.
 
 use super::{
     failure::{Failure, Point, try_at_every_allocation},
@@ -27,7 +28,7 @@ use freehold::{error::Errno, space::Write};
 pub enum Left {
     /// No change, except that VMAs may stay split.
     Nothing,
-    /// VMAs to the left of the failure have changed. No page has changed.
+    /// VMAs below the address of the failure have changed. No page has changed.
     Layout,
     /// Pages have changed or were discarded. No VMA has changed.
     Pages,
@@ -163,7 +164,7 @@ pub(crate) use errno;
 
 /// A process with its surroundings, on which a call is made.
 pub trait Scene: Sized {
-    /// The part that outlives a scene and is used for the next one.
+    /// The part that outlives a scene and is used for the next scene.
     type Stage;
 
     /// Builds the mappings on which `call` is made, in a process with this design.

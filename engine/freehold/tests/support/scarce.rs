@@ -22,7 +22,7 @@ const CHUNK: usize = 2048;
 /// Largest number of VMAs of the hog. With more, the world should be replaced, because the hog's VMAs make
 /// each scene slower.
 const MOST: u64 = 500;
-/// Address of the hog's pages that it frees to put frames into the cache.
+/// Address of the pages that the hog frees to put frames into the cache.
 const SPARES: u64 = BASE + (5 << 30);
 /// Address of the hog's VMAs, each of one page.
 const VMAS: u64 = BASE + (6 << 30);
@@ -44,7 +44,7 @@ pub struct ScarceWorld {
 
 impl ScarceWorld {
     pub fn new(world: World) -> Self {
-        // A range writer uses other memory, and works without it.
+        // A range writer tries to allocate other memory, and works without that memory.
         let hog = world.process(Locking::default().write(Write::Whole));
         let cpu = world.machine.cpu(1);
         let mut frame = [Pfn::new(0)];

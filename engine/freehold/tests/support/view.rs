@@ -75,7 +75,7 @@ fn seen(machine: &Machine, cpu: &mut Vcpu, process: &Process, at: u64) -> Seen {
     Seen::Peeked(u64::from_le_bytes(bytes))
 }
 
-/// Returns the VMAs, joined where one continues the other.
+/// Returns the VMAs, joined where one VMA continues the other.
 fn joined(process: &Process) -> Vec<(u64, u64, VmFlags, u64, String)> {
     let mut lines: Vec<(u64, u64, VmFlags, u64, String)> = Vec::new();
     for line in process.maps(0) {

@@ -6,7 +6,7 @@
 //!
 //! A *state* is a kind of memory that fills a range of eight units; a unit is a page, a quarter of a huge
 //! page or a huge page (`states.rs`). An *operation* is a call with fixed arguments on that range (`ops/`). A
-//! failure names both; `SWEEP_OP=NAME SWEEP_STATE=NAME` repeats only this combination.
+//! failure names the operation and the state; `SWEEP_OP=NAME SWEEP_STATE=NAME` repeats only this combination.
 
 mod complete;
 mod ops;

@@ -2,8 +2,8 @@
 //! the folder `ops` each have a list `OPS`; [`each_op`] joins the lists. This file has the helpers by which
 //! an operation converts its result to a value or an [`Errno`].
 //!
-//! A new operation is one entry of a list. Its methods state what differs from the rule that the call fails
-//! with ENOMEM or EAGAIN and changes nothing; `Call` in `support/oom.rs` explains the methods.
+//! A new operation is one entry of a list. The methods of an entry state what differs from the rule that the
+//! call fails with ENOMEM or EAGAIN and changes nothing; `Call` in `support/oom.rs` explains the methods.
 
 mod advice;
 mod files;

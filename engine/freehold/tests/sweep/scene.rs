@@ -3,8 +3,8 @@
 //!
 //! `states.rs` fills the range with one kind of memory, and `ops/` has the operations that are tried on it.
 //! The harness (`support/oom.rs`) takes the view before and after a call whose allocations fail, and compares
-//! both. A scene is used for one call; `stage.rs` has the part that outlives it. If the range is registered
-//! with a userfaultfd, another thread answers the pager's messages during the call ([`serve`]).
+//! the two views. A scene is used for one call; `stage.rs` has the part that outlives it. If the range is
+//! registered with a userfaultfd, another thread answers the pager's messages during the call ([`serve`]).
 
 use super::{
     ops::Op,

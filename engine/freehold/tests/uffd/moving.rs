@@ -120,8 +120,8 @@ fn c42_c49_move_handles_every_kind_of_source_entry() {
         assert_eq!(uffd.copy(page(603), &bytes(3), FillMode::WP), Ok(PAGE));
         assert_eq!(uffd.move_pages(page(3), page(603), PAGE, PLAIN), Ok(PAGE));
         process.store(cpu, page(3), 4u64).unwrap();
-        // move_pages refuses a page that a child shares. After the child has ended, it refuses the page until
-        // a store finds that the page is exclusive.
+        // move_pages refuses a page that a child shares. After the child has ended, the call still refuses
+        // the page until a store finds that the page is exclusive.
         assert_eq!(uffd.copy(page(604), &bytes(4), WAKE), Ok(PAGE));
         let child = Process::of(process.fork().unwrap());
         assert_eq!(uffd.move_pages(page(4), page(604), PAGE, PLAIN), Err(UffdError::Busy));
@@ -171,7 +171,7 @@ fn c50_concurrent_moves_unmaps_and_forks() {
                     for round in 0..200 {
                         let n = round % 4;
                         match uffd.move_pages(page(to + n), page(from + n), PAGE, PLAIN) {
-                            // The page may be on the other side at the moment.
+                            // The page may be at the other address at the moment.
                             Ok(_) | Err(UffdError::SourceHole | UffdError::Present | UffdError::Busy) => {}
                             Err(error) => panic!("{error:?}"),
                         }

@@ -79,7 +79,7 @@ fn map(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Counted<F
     assert_eq!(mapped, Ok(at));
 }
 
-/// Maps huge pages, private or shared, in place of earlier ones.
+/// Maps huge pages, private or shared, in place of earlier mappings.
 fn mapped(world: &World, process: &Process, pages: u64, private: bool) {
     process.munmap(START, pages * HUGE).unwrap();
     match private {
@@ -149,7 +149,7 @@ fn register_returns_the_ioctls_of_hugetlb_memory() {
     });
 }
 
-/// A misaligned start is reported before a missing right to write, and a misaligned end after it.
+/// A misaligned start is reported before a missing right to write, and a misaligned end is reported after it.
 #[test]
 fn register_of_pools_checks_errors_in_the_order_of_linux() {
     in_pools(4, |world, process, _| {
@@ -170,7 +170,7 @@ fn register_of_pools_checks_errors_in_the_order_of_linux() {
         assert_eq!(register(START, huge(2)), Err(Busy));
         assert_eq!(register(START + PAGE, huge(2)), Err(Invalid));
         assert_eq!(register(START, huge(1) + PAGE), Err(Invalid));
-        // If small pages precede the huge ones, the start is not checked, and the owner of the registration
+        // If small pages precede the huge pages, the start is not checked, and the owner of the registration
         // is checked first.
         other.unregister(START, 2 * HUGE).unwrap();
         anon(process, START - 2 * PAGE, 2);
@@ -442,7 +442,8 @@ fn poisoned_huge_page_behaves_like_failed_memory() {
 }
 
 /// Two processes share one page table for 1 GiB of a file. A process leaves the table when it registers the
-/// memory, and shares it again after unregistering. Pages that it poisoned are lost to that process only.
+/// memory, and shares it again after unregistering. Pages that a process poisoned are lost to that process
+/// only.
 #[test]
 fn registered_memory_shares_no_page_tables() {
     in_pools(3, |world, process, cpu| {
@@ -528,7 +529,7 @@ fn child_gets_hugetlb_registration_only_with_the_event() {
 }
 
 /// C-44: without the event, a moved mapping is neither registered nor write-protected. With the event, the
-/// mapping is both.
+/// mapping stays registered and write-protected.
 #[test]
 fn c44_moved_hugetlb_mapping_keeps_protection_only_with_the_event() {
     const TO: RemapFlags = RemapFlags::MAYMOVE.union(RemapFlags::FIXED);

@@ -114,7 +114,7 @@ fn register_splits_and_merges_vmas() {
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
         assert!(flags_at(process, page(1)).contains(" um uw"), "{}", flags_at(process, page(1)));
         assert!(flags_at(process, page(2)).contains(" um ") && !flags_at(process, page(2)).contains("uw"));
-        // A VMA that is registered for more modes stays. New adjacent memory does not merge with it.
+        // A VMA that is registered for more modes stays. New adjacent memory does not merge with this VMA.
         uffd.register(page(1), PAGE, MISSING).unwrap();
         assert_eq!(layout(process), [(0, 1), (1, 2), (2, 6), (6, 7), (7, 10)]);
         process.munmap(page(7), 3 * PAGE).unwrap();

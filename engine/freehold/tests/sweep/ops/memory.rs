@@ -135,7 +135,7 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::mremap", "mremap in place", |s| remap(s, (0, 8), 10, RemapFlags::empty(), 0)),
     op("AddressSpace::mremap", "mremap that moves a part", |s| remap(s, (2, 3), 3, FIXED, s.far(0))),
     op("AddressSpace::mremap", "mremap that moves all", |s| remap(s, (0, 8), 8, FIXED, s.far(0)))
-        // If the range has several VMAs, those before the failing one have moved.
+        // If the range has several VMAs, the VMAs before the failing VMA have moved.
         .leaves(Left::Anything)
         .once(),
     op("AddressSpace::mremap", "mremap that moves and grows", |s| remap(s, (1, 1), 3, FIXED, s.far(0))),
