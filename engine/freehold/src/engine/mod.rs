@@ -2,8 +2,8 @@
 //! the settings that Linux keeps under `/proc/sys/vm`.
 //!
 //! Each setting is a word that is read and written on its own, without a lock. A change applies at once to
-//! all address spaces, and does not affect what is already mapped. A new setting that can change must be such
-//! a word too, because a fault reads settings without a lock.
+//! all address spaces, and does not affect existing mappings. A new setting that can change must be such a
+//! word too, because a fault reads settings without a lock.
 //!
 //! Files are a lower layer than the engine. State that they need is therefore in [`Files`] (`file/files.rs`),
 //! to which the engine refers. `trim.rs` frees memory that is kept for reuse. Operations of other folders on

@@ -58,7 +58,8 @@ impl<P: Platform> AddressSpace<P> {
         };
         let _lock = guard.lock_vma_killable(vma)?;
         let table = self.vm.pte_table(address).ok_or(MadviseError::Invalid)?;
-        // Checked before memory is allocated, and again when no other task can change the table.
+        // The pages are checked before memory is allocated, and again when no other task can change the
+        // table.
         self.may_collapse(vma, table)?;
         let spare = PreallocatedTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
         let new = HugePage::new(&self.vm, vma.anon_page(first)).ok_or(MadviseError::OutOfMemory)?;

@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let Object::File(file) = vma.object() else { return FaultOutcome::Retry };
         let private = access.write && !vma.flags().contains(VmFlags::SHARED) || self.is_probed(vma, page);
-        // Allocated even if there is no page to copy, because later merges depend on the anon_vma.
+        // The VMA gets an anon_vma even if there is no page to copy, because later merges depend on it.
         if private && let Err(step) = self.prepare_anon(vma, held) {
             return step.into();
         }
@@ -225,8 +225,8 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let (mapping, index) = (file.mapping(), vma.pgoff_of(page));
-        // Declared before the guard, so that `original` is dropped after the guard. `original` may be the
-        // last reference to its frame.
+        // `original` is declared before the guard and therefore dropped after it. `original` may be the last
+        // reference to its frame.
         let Some(original) = mapping.get_page(index) else { return FaultOutcome::Retry };
         let rcu = P::rcu_read();
         let found = mapping.find(&rcu, index).filter(|found| found.pfn() == *original);

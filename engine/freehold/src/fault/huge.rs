@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
         if !table.peek(address).is_none() {
             return None;
         }
-        // Needed for the zero page too, so that the first write finds an anon_vma.
+        // The anon_vma is needed for the zero page too, so that the first write finds it.
         if let Err(step) = self.prepare_anon(vma, held) {
             return Some(step.into());
         }

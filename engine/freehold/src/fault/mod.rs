@@ -279,7 +279,7 @@ impl<P: Platform> AddressSpace<P> {
         {
             return step;
         }
-        // Read without the table's lock: a hint, which is checked again under the lock.
+        // The entry is read without the table's lock: it is a hint, which is checked again under the lock.
         let found = table.peek(address);
         match found.kind(Level::Pte) {
             Kind::None => match vma.object() {

@@ -45,7 +45,8 @@ impl<P: Platform> AddressSpace<P> {
         let mut around =
             largest_first(self.block_sizes(vma)).filter_map(|bytes| block_around(vma, page, bytes));
         let block = around.find(|block| {
-            // Read without the table's lock: a hint. A block lies in one table.
+            // The entries are read without the table's lock, so the result is a hint. A block lies in one
+            // table.
             let free = addresses(*block).all(|address| table.peek(address).is_none());
             free && new.fill(vma, *block)
         })?;

@@ -7,7 +7,7 @@
 //! 2. `freehold-vmspace/src/memory/pool.rs`: the pools and the counts of reserved pages;
 //! 3. `state/reserves.rs`: the owners of reservations;
 //! 4. `file/kinds/huge.rs`: files of huge pages;
-//! 5. `sharing.rs`: page tables that address spaces share, and the lock that this requires in each VMA;
+//! 5. `sharing.rs`: page tables that address spaces share, and the lock in each VMA that guards the sharing;
 //! 6. `unmap_file.rs`: unmapping pages of a file;
 //! 7. `tables.rs`, `zap.rs`, `moves.rs`, `fault/`: operations of address spaces.
 //!

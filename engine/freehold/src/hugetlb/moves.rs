@@ -2,8 +2,8 @@
 //!
 //! `call/mremap/pages.rs` calls [`prepare_huge_pages`](AddressSpace::prepare_huge_pages) before its first
 //! change, and [`move_huge_pages`](AddressSpace::move_huge_pages) after that change. `call/fork.rs` calls
-//! [`copy_huge_pages`](AddressSpace::copy_huge_pages). The head of `sharing.rs` lists the tasks that can meet
-//! a move, and the locks that exclude them.
+//! [`copy_huge_pages`](AddressSpace::copy_huge_pages). The head of `sharing.rs` lists the tasks that can run
+//! concurrently with a move, and the locks that exclude these tasks.
 //!
 //! Both VMAs of a move must be closed, so that their tables cannot be shared, before the target's tables are
 //! allocated. Otherwise another task can add entries for which the target has no table, or fill an entry that

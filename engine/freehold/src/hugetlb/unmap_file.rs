@@ -1,8 +1,9 @@
 //! Unmapping huge pages from unshared page tables: the pages of a VMA, or the pages of a file in all VMAs.
 //!
 //! The functions here clear entries and put the pages into a gather, which flushes and frees them. The
-//! functions must not meet a table that other spaces share: `sharing.rs` unshares the tables first, and keeps
-//! them unshared during the call. The caller holds the locks that [`hugetlb`](super) lists for the change.
+//! functions must not clear entries of a table that other spaces share: `sharing.rs` unshares the tables
+//! first, and keeps them unshared during the call. The caller holds the locks that [`hugetlb`](super) lists
+//! for the change.
 //!
 //! `zap.rs` calls [`zap_own`] for one VMA. `file/change/unmap.rs` calls
 //! [`unmap_huge_pages`](Mapping::unmap_huge_pages) for truncation, hole punching and moved pages. The

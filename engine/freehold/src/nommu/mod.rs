@@ -246,8 +246,8 @@ impl<P: Platform> NoMmuSpace<P> {
     ///
     /// # Locks
     ///
-    /// The space's lock for writing. After that lock is released, the locks that [`munmap`](Self::munmap)
-    /// takes to release a whole mapping, for each mapping.
+    /// The space's lock for writing. After the space's lock is released, for each mapping, the locks that
+    /// [`munmap`](Self::munmap) takes to release a whole mapping.
     ///
     /// # Examples
     ///

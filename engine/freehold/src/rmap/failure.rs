@@ -285,7 +285,7 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Takes the frame out of use, after all entries and cache references are gone. Releasing the last
+    /// Takes the frame out of use, after all entries and cache references are removed. Releasing the last
     /// reference will not free the frame.
     pub(crate) fn retire_frame(&self) {
         self.frame().clear_rmap();

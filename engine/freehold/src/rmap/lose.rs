@@ -54,9 +54,9 @@ impl<P: Platform> Mapping<P> {
             // a table that the first walk did not find.
             take_entries();
         }
-        // Decided after every entry, and so every dirty bit, is removed. If another task holds a reference,
-        // the page counts as lost, because that task may be about to write and would not learn that its write
-        // is lost.
+        // The loss is decided after every entry, and therefore every dirty bit, is removed. If another task
+        // holds a reference, the page counts as lost, because that task may be about to write and would not
+        // learn that its write is lost.
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {
             // Relaxed: read under the lock that is held here.

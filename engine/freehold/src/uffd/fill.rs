@@ -315,8 +315,8 @@ impl<P: Platform> Filler<'_, P> {
         let rights = vma_pte_flags(vma.flags());
         let zero = Pte::page(self.space.engine.memory().zero(), rights | PteFlags::SPECIAL);
         let rcu = P::rcu_read();
-        // Checked within the read section, so that a change that waits for a grace period finds the pages put
-        // here.
+        // `still_fills` checks within the read section, so that a change that waits for a grace period finds
+        // the pages put here.
         let mut done = self.still_fills();
         let Some(mut fill) = self.space.vm.fill_cached(table) else { return done };
         while *at < end && done.is_ok() {

@@ -84,7 +84,7 @@ pub(super) fn settle_probes<P: Platform>(
         // after the guard is dropped.
         let mut gather = vm.gather();
         let Some(table) = vm.pte_table(address) else { return Ok(()) };
-        // Dropped after the RCU guard, because this may be the last reference to the page.
+        // `original` is dropped after the RCU guard, because it may be the last reference to the page.
         let original = mapping.get_page(index);
         let outcome = {
             let rcu = P::rcu_read();

@@ -45,7 +45,7 @@ pub(crate) fn are_put(flags: VmFlags) -> bool {
 pub(crate) struct Probe {
     /// Offset in the file, in bytes.
     offset: u64,
-    /// The bytes that replace the original ones.
+    /// The bytes that replace the original bytes.
     breakpoint: ArrayVec<u8, MAX_BYTES>,
     /// Bytes that the file contained there; at least as long as the breakpoint.
     pub(crate) original: ArrayVec<u8, MAX_BYTES>,

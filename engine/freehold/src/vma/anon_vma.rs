@@ -129,9 +129,9 @@ impl<T> AnonVmaWords<'_, T> {
         match self.tree.compare_exchange(null_mut(), tree, AcqRel, Acquire) {
             Ok(_) => {
                 link();
-                // Release: pairs with the acquire in `id`. Stored after the tree, because a fault that finds
-                // the anon_vma checks nothing else. A walk that begins before the VMA is linked waits for the
-                // lock that the caller holds.
+                // Release: pairs with the acquire in `id`. The identity is stored after the tree, because a
+                // fault that finds the anon_vma checks nothing else. A walk that begins before the VMA is
+                // linked waits for the lock that the caller holds.
                 self.id.store(id.0, Release);
                 Ok(())
             }

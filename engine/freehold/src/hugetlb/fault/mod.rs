@@ -140,7 +140,8 @@ impl<P: Platform> AddressSpace<P> {
             return Some(FaultOutcome::Retry);
         }
         let frame = self.platform().frame(pfn);
-        // Counted before the entry is visible, because a call that removes the entry drops these counts.
+        // The reference and the mapping are counted before the entry is visible, because a call that removes
+        // the entry drops these counts.
         let stale = match frame.try_map_cached(|| found.is_still()) {
             Ok(()) if fill_slot(&mut leaf, Pte::leaf(place.level(), pfn, rights)) => false,
             Ok(()) => {

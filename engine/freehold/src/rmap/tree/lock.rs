@@ -94,7 +94,7 @@ pub(crate) enum HeldFileLock<'l, P: Platform> {
 }
 
 impl<P: Platform> FileLock<P> {
-    /// Creates a lock of this design that counts in these statistics.
+    /// Creates a lock of this design, whose use is counted in `stats`.
     pub fn new(design: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
         let lock = match stats {
             Some(stats) => RwSem::with_stats(Rank::IMmap, stats),

@@ -74,7 +74,7 @@ bitflags! {
         const HUGETLB = 1 << 27;
         /// Maps frames that have records and frames that have none.
         const MIXEDMAP = 1 << 28;
-        /// Soft-dirty: written, or new, since the last clearing.
+        /// Soft-dirty: written or created since the soft-dirty bits were last cleared.
         const SOFTDIRTY = 1 << 29;
         /// The protection key, a number; see [`pkey`](VmFlags::pkey).
         const PKEY = 0xf << PKEY_SHIFT;
