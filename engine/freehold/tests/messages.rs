@@ -22,7 +22,7 @@ thread_local! {
     static COLLECTED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// The logger of this program. Gives a message to the test of its thread.
+/// The logger of this program. Passes each message to the test that runs on the sending thread.
 struct Collector;
 
 impl Log for Collector {

@@ -1,5 +1,5 @@
 //! Frame requests as the platform sees them: size, purpose, address space and urgency of each `FrameRequest`.
-//! The platform `Gated` records the requests, and the test compares them with the expected ones after one
+//! The platform `Gated` records the requests, and the test compares them with the expected requests after one
 //! fault of each kind.
 
 use crate::support::{

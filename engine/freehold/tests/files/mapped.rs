@@ -133,7 +133,7 @@ fn read_number(file: &File<Machine>, index: u64) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Runs `test` on every design. A program must see the same on each.
+/// Runs `test` on every design. A program must see the same memory on every design.
 fn on_every_design(test: impl Fn(&World, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let world = World::new();

@@ -1,7 +1,7 @@
 //! Faults that allocate huge pages (`src/fault/huge.rs`): on a write, on a read, and in place of the huge
 //! zero page; and cases in which faults allocate small pages instead. The tests also cover the settings
 //! (`HugePages`), the advice of a VMA, PR_SET_THP_DISABLE, and the figures of mincore and smaps. `split.rs`
-//! tests what splits a huge page afterwards.
+//! tests the calls that split a huge page.
 
 use super::*;
 use freehold::{fault::FaultError, vma::flags::VmFlags};

@@ -210,7 +210,7 @@ fn above_4g_mappings_are_placed_above_4_gib() {
         assert_eq!(place(process, 0, PAGE, above), FOUR_GIB + 3 * PAGE);
         fill(process, FOUR_GIB, FOUR_GIB + 4 * PAGE);
         assert_eq!(try_place(process, 0, PAGE, above), Err(MmapError::NoSpace));
-        // A hint below 4 GiB is still followed, and MAP_32BIT asks for the second GiB explicitly.
+        // A hint below 4 GiB is still followed, and MAP_32BIT requests the second GiB explicitly.
         assert_eq!(place(process, 0x3000_0000, PAGE, above), 0x3000_0000);
         assert_eq!(try_place(process, 0x3000_0000, PAGE, above), Err(MmapError::NoSpace));
         assert_eq!(place(process, 0, PAGE, above | MapFlags::BIT32), LOW);

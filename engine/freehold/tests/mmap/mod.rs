@@ -1,4 +1,4 @@
-//! mmap and what surrounds it (`src/call/mmap/`, `src/space/placement.rs`): where mappings are placed, what
+//! mmap and related subjects (`src/call/mmap/`, `src/space/placement.rs`): where mappings are placed, what
 //! they merge with, limits, counts of pages, committed memory, and stacks that grow. brk and mlock have no
 //! module of their own.
 //!

@@ -77,7 +77,7 @@ fn mapping_grows_and_shrinks_in_place() {
         assert_eq!(remap(process, 0, 8, 3, RemapFlags::empty(), 0), Ok(0));
         assert_eq!(layout(process), [(0, 3)]);
         assert!(unmapped(process, cpu, BASE + 3 * PAGE));
-        // Another mapping is in the way. C-46: growing from the middle of a mapping fails.
+        // Another mapping prevents growth in place. C-46: growing from the middle of a mapping fails.
         anon(process, BASE + 5 * PAGE, 1);
         assert_eq!(remap(process, 0, 3, 6, RemapFlags::empty(), 0), Err(Errno::ENOMEM));
         assert_eq!(remap(process, 0, 2, 3, RemapFlags::empty(), 0), Err(Errno::ENOMEM));

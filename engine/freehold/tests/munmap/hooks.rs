@@ -48,7 +48,7 @@ struct Meddler {
 
 impl Meddler {
     fn react(&self, when: When) {
-        // Cloned first, because the reaction may call this function again.
+        // The lock is released before the reaction, which may call this function again.
         let process = self.process.lock().unwrap().clone();
         if let Some(process) = process.filter(|_| self.when == when && !std::thread::panicking()) {
             self.calls.fetch_add(1, SeqCst);

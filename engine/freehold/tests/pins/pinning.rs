@@ -36,8 +36,8 @@ fn short_read_pin_gets_the_zero_page_and_long_term_pin_a_copy() {
         let short = process.pin_user_pages(BASE, 2, READ).unwrap();
         assert_eq!((process.rss().anon, word(&short, 1)), (0, 0));
         assert_eq!(short.write(0, &[1]), Err(PinError::BadAddress));
-        // A store by the program separates the mapping from the pinned zero page, which is why a long-term
-        // pin never gets the zero page.
+        // A store by the program separates the mapping from the pinned zero page. A long-term pin therefore
+        // never gets the zero page.
         process.store(cpu, BASE, 3u64).unwrap();
         assert_eq!(word(&short, 0), 0);
         let long = process.pin_user_pages(BASE, 2, LONG).unwrap();

@@ -69,7 +69,7 @@ fn smaps_counts_resident_memory() {
 #[test]
 fn c70_maps_always_reports_unchanged_mappings() {
     // C-70: one thread splits, merges and moves VMAs while another reads maps. A mapping that stays is
-    // reported in each pass, addresses ascend, and no gap is reported that never existed.
+    // reported in each pass, addresses ascend, and no report contains a gap that never existed.
     for locking in [Locking::default(), Locking::ALL[0]] {
         let world = World::new();
         let process = world.process(locking);

@@ -199,8 +199,8 @@ fn c27_page_is_removed_after_a_failed_migration() {
         let at = map(process, &file, MapFlags::SHARED);
         fill(process, cpu, at, 2, 1);
         let pages = [0, 1].map(|page| process.frame_at(at + page * PAGE).unwrap());
-        // A space without an MMU maps the frames directly. No reverse map knows its references, so the
-        // migration fails.
+        // A space without an MMU maps the frames directly. The reverse map does not find these mappings, so
+        // the migration fails.
         let regions = Regions::new(world.engine()).unwrap();
         let flat = NoMmuSpace::new(&regions).unwrap();
         let borrowed = flat.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();

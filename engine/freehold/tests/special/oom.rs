@@ -5,7 +5,7 @@
 //! closed VMAs equals the number of existing VMAs, and the same call succeeds.
 //!
 //! A new call is one more entry of `CALLS`. The checks are in `failing`; the harness of `support/oom.rs` is
-//! not used, because it does not know hooks.
+//! not used, because it does not check hooks.
 
 use super::{
     support::{

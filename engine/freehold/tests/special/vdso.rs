@@ -1,7 +1,7 @@
 //! The vdso and its data (`src/call/special.rs`): a pair of VMAs that are installed together or not at all,
-//! and that are neither split nor merged nor grown. They move only as a whole, and the hook of the text
-//! learns its new address. The tests compare the names and places of the VMAs, also if an injected failure or
-//! a limit occurs between the two VMAs.
+//! and that are neither split nor merged nor grown. They move only as a whole, and the hook of the text is
+//! notified of its new address. The tests compare the names and places of the VMAs, also if an injected
+//! failure or a limit occurs between the two VMAs.
 
 use super::*;
 use freehold::{

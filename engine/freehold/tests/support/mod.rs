@@ -198,7 +198,7 @@ pub fn while_repeating<R>(again: impl Fn() + Sync, call: impl FnOnce() -> R) -> 
                 std::thread::yield_now();
             }
         });
-        // Dropped even if the call panics.
+        // `_over` is dropped even if the call panics.
         let _over = Over(&over);
         call()
     })

@@ -64,8 +64,8 @@ fn sweep(share: usize) {
         stage.expect("a stage").end();
     }
     for (op, met) in ops.iter().filter(|_| only_state.is_none()) {
-        // A quick run omits most states of each operation. It may omit all states in which the operation
-        // allocates.
+        // A quick run omits most states of each operation. A quick run may omit all states in which the
+        // operation allocates.
         if (*met > 0) == (op.needs == Needs::Nothing) && (*met > 0 || !some) {
             wrong.push(format!("{}: {met} allocations failed", op.name));
         }

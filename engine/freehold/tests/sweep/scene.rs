@@ -105,7 +105,7 @@ impl oom::Scene for Scene {
             return run(self);
         }
         let uffd = self.uffd.clone();
-        // For small memory and for pools, a unit is a page.
+        // For small memory and for pools, a unit is a page, so the pager fills one unit at a time.
         let bytes = self.unit;
         while_repeating(|| serve(&uffd, bytes), || run(self))
     }
