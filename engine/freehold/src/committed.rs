@@ -25,7 +25,7 @@
 //! `WriteGuard::charge` (`space/limits.rs`) charges for changes of an address space, and `file/committed.rs`
 //! for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the check in
 //! the `Drop` of [`CommittedMemory`] fails at the end of the engine. `tests/mmap/committed.rs` tests the
-//! rules of the table, and `loom_tests.rs` concurrent charges.
+//! rules of the table, and `loom_tests.rs` tests concurrent charges.
 
 #[cfg(all(test, loom))]
 mod loom_tests;

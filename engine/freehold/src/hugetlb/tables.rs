@@ -22,8 +22,8 @@ use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the file whose i_mmap lock keeps the tables of `vma` in place. Returns `None` if a lock of the
-    /// VMA keeps the tables in place. The setting `Locking::hugetlb` chooses, and only this function reads
-    /// the setting.
+    /// VMA keeps the tables in place. The setting `Locking::hugetlb` chooses between the two, and only this
+    /// function reads the setting.
     pub(super) fn kept_by_file<'v>(&self, vma: &'v Vma<P>) -> Option<&'v File<P>> {
         let file = vma.object().file().map(|file| &**file);
         file.filter(|_| self.locking().hugetlb == HugetlbLock::FileLock)

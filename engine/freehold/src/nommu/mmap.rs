@@ -11,8 +11,8 @@
 //! | private, read-only | the file's own frames, else a copy that such mappings share (`text`) |
 //!
 //! The region exists before the space is locked, because no page is read, zeroed or copied under a space's
-//! lock. `regions.rs` finds and shares regions, `area.rs` has the set of mappings, and `file/in_place.rs` the
-//! pages of a file. [`nommu`](super) describes the locks.
+//! lock. `regions.rs` finds and shares regions, `area.rs` has the set of mappings, and `file/in_place.rs`
+//! finds the pages of a file in place. [`nommu`](super) describes the locks.
 //!
 //! `nommu::files` and `nommu::anonymous` test the kinds of mappings, and `nommu::oom` tests that a failed
 //! call has no effect (`engine/freehold/tests`).

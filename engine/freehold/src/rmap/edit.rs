@@ -2,7 +2,7 @@
 //! anonymous pages, or both.
 //!
 //! An edit holds the locks of both trees for writing, the file's first. Walks of the reverse map therefore
-//! see a split or a merge of VMAs as one step. `tree/` has the trees and their locks, and `walk.rs` the
+//! see a split or a merge of VMAs as one step. `tree/` has the trees and their locks, and `walk.rs` has the
 //! walks. An edit changes only links and keys; the caller changes the VMA tree (`space/change/`).
 //!
 //! Splits, merges, moves, forks and unmaps of VMAs use an edit. All links and bounds that one change of the

@@ -1,5 +1,5 @@
-//! Operations on all entries of one page, for the memory reclaim of an embedder. They are functions of
-//! `Engine` with Linux's names. In this repository only tests call these functions; write-back
+//! Operations on all entries of one page, for the memory reclaim of an embedder. These operations are
+//! functions of `Engine` with Linux's names. In this repository only tests call these functions; write-back
 //! (`file/change/write_back.rs`) processes ranges of a file instead.
 //!
 //! | operation | pages | effect on each entry |

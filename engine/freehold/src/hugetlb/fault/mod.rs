@@ -19,11 +19,11 @@
 //! shared with a child, and the pool has no page for a copy, the child loses the page.
 //!
 //! `resolve` in `fault/mod.rs` calls [`hugetlb_fault`](AddressSpace::hugetlb_fault) while a lock keeps the
-//! VMA unchanged. `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` the pages of files.
-//! An entry that was read without the lock of its table is a hint: it is checked again under the lock,
+//! VMA unchanged. `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` takes the pages of
+//! files. An entry that was read without the lock of its table is a hint: it is checked again under the lock,
 //! together with the size of the file. A page that was taken and not mapped must return to the pool with its
 //! reservation. `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and
-//! `shuttle_engine/hugetlb.rs` concurrent faults.
+//! `shuttle_engine/hugetlb.rs` tests concurrent faults.
 
 pub(crate) mod place;
 

@@ -1,5 +1,5 @@
 //! A set of page offsets ([`IndexSet`]), stored as runs of consecutive offsets. `reserves.rs` keeps
-//! reservations in such sets, and `file/kinds/huge_allocate.rs` the pages that a fallocate added. A set
+//! reservations in such sets, and `file/kinds/huge_allocate.rs` keeps the pages that a fallocate added. A set
 //! usually contains all pages of a mapping or none, so it has few runs.
 //!
 //! A spin lock guards the runs, so nothing may be allocated or freed under it: [`Roomy`] carries the old

@@ -2,8 +2,9 @@
 //! sharing of page tables, and the reservations.
 //!
 //! `hugetlb_part` (`hugetlb/pools.rs`) creates the state with the VMA. [`hugetlb`](crate::hugetlb) describes
-//! the lock, `sharing.rs` (in the folder above) the flag, and `reserves.rs` the reservations. Each field has
-//! its own rule for writers; a flag must not be changed without the lock that its documentation names.
+//! the lock, `sharing.rs` (in the folder above) describes the flag, and `reserves.rs` describes the
+//! reservations. Each field has its own rule for writers; a flag must not be changed without the lock that
+//! its documentation names.
 
 use super::reserves::Reserves;
 use crate::{

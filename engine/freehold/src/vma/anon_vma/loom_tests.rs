@@ -20,8 +20,8 @@ use loom::{
     thread,
 };
 
-/// A tree: its lock, and whether the VMA is linked. The real lock has its own tests, so these use loom's
-/// lock.
+/// A tree: its lock, and whether the VMA is linked. The real lock has its own tests, so these tests use
+/// loom's lock.
 struct Tree {
     linked: RwLock<bool>,
     made: AtomicBool,

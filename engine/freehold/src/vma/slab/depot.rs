@@ -5,7 +5,7 @@
 //! the lock: `Chunk::try_new` runs before the lock is taken, and a `Leaving` is consumed after the lock is
 //! released. Chunks are freed only after a grace period.
 //! `objects_of_partial_chunks_are_taken_before_idle_ones` (`tests.rs`) tests the lists, and
-//! `c22_late_reader_accesses_allocated_memory` (`vma/loom_tests.rs`) the grace period.
+//! `c22_late_reader_accesses_allocated_memory` (`vma/loom_tests.rs`) tests the grace period.
 #![expect(unsafe_code, reason = "owns chunks in intrusive lists")]
 
 use super::{Item, pop, push};

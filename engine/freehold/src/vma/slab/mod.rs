@@ -237,7 +237,7 @@ impl<T: Item> Cache<T> {
         head
     }
 
-    /// Takes `count` objects off the front. The cache has more than that.
+    /// Takes `count` objects off the front. The cache has more than `count` objects.
     fn cut(&self, count: usize) -> *mut T {
         let (mut rest, mut list) = (self.head.load(Relaxed), null_mut());
         for _ in 0..count {
