@@ -130,7 +130,7 @@ fn calls_of_any_length_end_with_a_fatal_signal() {
     const PAGES: u64 = 300;
     World::with(32 << 20, Config::default()).live(Locking::default(), |_, process, _| {
         let space = process.space();
-        // Alternating rights, so that no mapping merges with its neighbours.
+        // The rights alternate, so that no mapping merges with its neighbours.
         for n in 0..PAGES {
             let rights = if n % 2 == 0 { RW } else { RW | Prot::EXEC };
             process.mmap(BASE + n * PAGE, PAGE, rights, ANON | MapFlags::FIXED, None, 0).unwrap();

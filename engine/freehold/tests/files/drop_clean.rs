@@ -195,8 +195,8 @@ fn engine_drops_pages_of_its_files_round_robin() {
     assert_eq!(cached(&files), [6, 10, 10, 10]);
     assert_eq!(engine.drop_clean(15), 15);
     assert_eq!(cached(&files), [6, 0, 5, 10]);
-    // Two files end: one in the middle, and the one at which the next call would continue. A new file is
-    // added.
+    // Two files are dropped: a file in the middle, and the file at which the next call would continue. A new
+    // file is added.
     files.remove(3);
     files.remove(1);
     files.push(open(&world, Disk, 10, false));

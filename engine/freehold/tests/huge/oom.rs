@@ -2,8 +2,8 @@
 //! lists the injected failures and the required state afterwards. A call may succeed without memory for huge
 //! pages by using small pages.
 //!
-//! `CALLS` lists the calls, and `Scene` the memory on which each call is made. A new call that may split or
-//! allocate a huge page is one more entry of `CALLS`.
+//! `CALLS` lists the calls, and `Scene` has the memory on which each call is made. A new call that may split
+//! or allocate a huge page is one more entry of `CALLS`.
 
 use super::{
     support::{

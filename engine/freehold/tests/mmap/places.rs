@@ -8,7 +8,7 @@
 //!
 //! The tests call mmap with hints and lengths near stacks, holes and the ends, and compare the addresses; for
 //! growing stacks they also compare the faults. Every test runs on every design. `layouts.rs` tests the
-//! search itself, and `range_writers.rs` stacks that grow while other tasks map.
+//! search itself, and `range_writers.rs` tests stacks that grow while other tasks map.
 
 use super::*;
 use freehold::{

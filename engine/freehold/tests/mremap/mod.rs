@@ -1,6 +1,6 @@
 //! mremap (`src/call/mremap/`) and exec's stack move (`src/call/stack_move.rs`). `range_writers.rs` in the
-//! parent folder tests the claims of an mremap, and `special/` and `shm.rs` moves of their kinds of memory.
-//! `lab/freehold-machine/tests/shuttle_engine/mremap.rs` explores concurrent moves.
+//! parent folder tests the claims of an mremap, and `special/` and `shm.rs` test moves of their kinds of
+//! memory. `lab/freehold-machine/tests/shuttle_engine/mremap.rs` explores concurrent moves.
 
 mod moves;
 mod range_writers;

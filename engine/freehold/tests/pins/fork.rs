@@ -18,7 +18,7 @@ fn c57_fork_copies_pinned_pages() {
             assert_ne!(process.frame_at(BASE + PAGE), child.frame_at(BASE + PAGE));
             assert_eq!(process.frame_at(BASE + PAGE), Some(pins.frames()[0]));
             assert_eq!(child.rss().anon, 3);
-            // In both directions: stores of the program, and stores of the device.
+            // Stores are visible in both directions: those of the program, and those of the device.
             process.store(cpu, BASE + PAGE, 21u64).unwrap();
             assert_eq!((word(&pins, 0), child.load(cpu, BASE + PAGE)), (21, Ok(11u64)));
             child.store(cpu, BASE + PAGE, 31u64).unwrap();

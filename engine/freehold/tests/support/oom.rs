@@ -111,12 +111,12 @@ impl<S> Call<S> {
         Call { errnos, ..self }
     }
 
-    /// Allows failures to leave `left`.
+    /// Allows a failed call to leave the changes `left`.
     pub const fn changes(self, left: Left) -> Self {
         Call { left, ..self }
     }
 
-    /// Allows failures, and successes without some memory, to leave `left`.
+    /// Allows a failed call, and a call that succeeds without some memory, to leave the changes `left`.
     pub const fn leaves(self, left: Left) -> Self {
         Call { left, left_by_success: left, ..self }
     }
