@@ -222,7 +222,8 @@ fn pages_keep_the_key_of_their_vma() {
         let child = Process::of(process.fork().unwrap());
         for at in at {
             deny(&child, cpu, at);
-            // A store that copies, a store by the last user of the page, and a fault on a missing page.
+            // The accesses are a store that copies, a store by the last user of the page, and a fault on a
+            // missing page.
             child.store(cpu, at, 6u64).unwrap();
             process.store(cpu, at, 7u64).unwrap();
             child.store(cpu, at + PAGE, 8u64).unwrap();

@@ -21,7 +21,7 @@ use freehold_vmspace::{Memory, MigrationEntry, PageRange, UserRange, VmGather, V
 
 /// A walk that clears the entries of huge pages.
 struct Zapper<'z, 'g, P: Platform> {
-    /// Markers and private copies that stay.
+    /// Selects the markers and private copies that stay.
     zap: Zap,
     /// The memory to which the pool belongs.
     memory: &'z Memory<P>,

@@ -1,7 +1,7 @@
 //! A device that revokes its frames (`unmap_mapping_range`, `src/file/change/revoke.rs`): after the call no
-//! process maps the frames any more. The tests revoke between calls, inside a hook that has already chosen
-//! its answer, and concurrently with threads that use the memory. A page with revoked contents, an access
-//! that should have raised SIGBUS, or a call that repeats forever is a failure.
+//! process maps the frames any more. The tests revoke frames between calls, inside a hook that has already
+//! chosen its answer, and concurrently with threads that use the memory. A page with revoked contents, an
+//! access that should have raised SIGBUS, or a call that repeats forever is a failure.
 
 use super::*;
 use freehold::{

@@ -92,7 +92,7 @@ pub(crate) struct PendingReservation<P: Platform> {
 }
 
 impl<P: Platform> PendingReservation<P> {
-    /// Reserves `pages` pages. Returns `None` if the pool has too few.
+    /// Reserves `pages` pages. Returns `None` if the pool has too few pages.
     ///
     /// # Errors
     ///
@@ -159,7 +159,7 @@ impl FileReserves {
     }
 
     /// Reserves every page of `range` that is neither reserved nor present. Returns false if the pool has too
-    /// few. The caller holds the file's content lock for writing.
+    /// few pages. The caller holds the file's content lock for writing.
     ///
     /// # Errors
     ///

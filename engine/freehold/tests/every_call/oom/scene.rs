@@ -1,6 +1,6 @@
 //! The mappings of a process whose calls run out of memory, and a view of what the process can see.
 //!
-//! `calls.rs` has the calls that are made on a scene, and `support/oom.rs` has the harness that makes their
+//! `calls.rs` has the calls that are made on a scene. `support/oom.rs` has the harness that makes their
 //! allocations fail. A [`Scene`] is built again for every call, on a [`Stage`] that outlives it. The calls
 //! name pages by their numbers in the drawing below. A change of the layout therefore needs changes of the
 //! calls and of `sample`, which lists the pages that are compared.
