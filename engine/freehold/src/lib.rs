@@ -78,8 +78,8 @@
 //! # Addresses
 //!
 //! Functions of this crate take an address of a program as a `u64`, because it is often a register or an
-//! argument of a system call. Nothing has to be checked before the call: any number is allowed, and one
-//! outside user space gives an error, or `None`. Functions return addresses as `u64` too.
+//! argument of a system call. Nothing has to be checked before the call: any number is allowed, and an
+//! address outside user space gives an error, or `None`. Functions return addresses as `u64` too.
 //!
 //! The types [`VirtAddr`], [`PhysAddr`] and [`Pfn`] appear where a kernel handles page tables and frames: in
 //! [`platform`], in [`rmap`] and in [`freehold_vmspace`]. [`PageIndex`] and [`PageCount`] count pages of
@@ -93,7 +93,7 @@
 //! | feature | adds |
 //! | --- | --- |
 //! | `hugetlb` | huge pages from pools, with page tables that processes share ([`hugetlb`]) |
-//! | `inline` | nothing, but inlines the short paths of calls: fewer instructions, more code |
+//! | `inline` | no functions; inlines the short paths of calls: fewer instructions, more code |
 //! | `nommu` | address spaces without an MMU ([`nommu`]) |
 //! | `range_writers` | concurrent changes of disjoint ranges of one address space ([`space::locking`]) |
 //! | `stats` | statistics of the locks ([`Config::lock_stats`](engine::Config::lock_stats)) |

@@ -23,7 +23,7 @@ use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockSt
 use freehold_vmspace::PageIndex;
 
 /// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex, and
-/// without huge pages, because no fault takes a mutex then.
+/// without the feature `hugetlb`, because no fault takes a mutex then.
 const MUTEXES: usize = if CHECKED || !cfg!(feature = "hugetlb") { 2 } else { 256 };
 
 /// A fault mutex, alone in its cache line. Always locked for writing.
