@@ -1,10 +1,10 @@
 //! The definition of the command line: subcommands, arguments, their short help, and checks of their values.
 //!
-//! The doc comments of arguments are printed by `-h` and `--help`, so that they are written for users: no
-//! full stop at the end of the first line, and at most 100 columns (`help_tests.rs`). The longer help texts
-//! are in `help.rs`, the work is in `command/`. Shell completions and manual pages are made from this
-//! definition (`command/manual.rs`). An invalid value is refused here; a combination that clap cannot express
-//! is refused in `check`. The tests are in `cli_tests.rs`.
+//! The doc comments of arguments are written for users, because `-h` and `--help` print them: no full stop at
+//! the end of the first line, and at most 100 columns (`help_tests.rs`). The longer help texts are in
+//! `help.rs`, the work is in `command/`. Shell completions and manual pages are made from this definition
+//! (`command/manual.rs`). An invalid value is refused here; a combination that clap cannot express is refused
+//! in `check`. The tests are in `cli_tests.rs`.
 
 use crate::help;
 use clap::builder::PossibleValuesParser;
@@ -57,7 +57,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     pub snapshot_every: Duration,
 
-    /// Maximum number of such snapshots
+    /// Maximum number of snapshots taken at these intervals
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub snapshots: u32,
 

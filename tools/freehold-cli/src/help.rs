@@ -2,10 +2,11 @@
 //! `EXPERIMENT`. The short help of all arguments is in `cli.rs`.
 //!
 //! The long help of each subcommand has the same parts: what it does, what it reads or writes, its exit
-//! status, examples. The short help (`-h`) refers to the long one. `cli.rs` attaches the texts to the
+//! status, examples. The short help (`-h`) refers to the long help. `cli.rs` attaches the texts to the
 //! subcommands, and the manual pages repeat them. Lines have at most 100 columns. The command line of strace
 //! is inserted from `freehold-record` (`strace_command_line`), so that it is written only once.
-//! `help_tests.rs` checks the parts, the width, and that documents quote the same strace command.
+//! `help_tests.rs` checks that every long help has all parts, that lines are not too long, and that documents
+//! quote the same strace command.
 
 use freehold_record::strace_command_line;
 
@@ -16,7 +17,7 @@ pub(crate) const ABOUT_SHORT: &str =
 /// The description of `freehold` in its long help.
 pub(crate) const ABOUT: &str = "\
 Records the memory operations of real programs, replays them on Freehold's address spaces, compares
-every answer with the one that Linux gave, and measures the locking designs against each other.";
+every answer with Linux's answer, and measures the locking designs against each other.";
 
 pub(crate) const MORE: &str = "Run 'freehold COMMAND --help' for details and examples.";
 
@@ -57,7 +58,7 @@ Locking design, as comma-separated KNOB=VALUE
     per-cpu *          - a count per VMA and CPU
   write                an address space is changed by
     whole              - one task at a time (Linux)
-    ranges *           - several tasks, once one has to wait
+    ranges *           - several tasks, once a task has to wait
     ranges-only        - several tasks, from the start
   hugetlb              shared page tables are kept by
     file-lock          - a lock per file (Linux before 6.1)
@@ -76,9 +77,9 @@ Examples:
   freehold replay recordings/git.trace.zst
       replay a recording, and report the waits for the mmap lock here and on Linux
   freehold replay --compare recordings/git.trace.zst
-      replay it on every locking design
+      replay the recording on every locking design
   freehold replay --locking unmap=sectioned:64MiB,fault=mmap-lock --cpus 4 recordings/git.trace.zst
-      replay it on one design, on four virtual CPUs
+      replay the recording on one design, on four virtual CPUs
   freehold replay --picture git.svg recordings/git.trace.zst
       draw the program's address spaces over time
   freehold replay --tasks recordings/git.trace.zst
@@ -133,11 +134,11 @@ Examples:
 pub(crate) const REPRODUCE: &str = "\
 Repeats on Freehold the experiments by which Linux's changes of locking were judged
 (docs/guide/five-steps.md). Each experiment compares several locking designs, which it measures in
-alternation in one run. It also measures the host's kernel, if that supports the experiment. The
-output is tables in the layout of the published ones, with the published figures next to the
-measured ones.
+alternation in one run. It also measures the host's kernel, if the kernel supports the experiment.
+The output is tables in the layout of the published tables, with the published figures next to the
+measured figures.
 
-Without --quick the sizes are the published ones, on phantom memory (page tables and page records
+Without --quick the sizes are the published sizes, on phantom memory (page tables and page records
 are real, page contents are not). All experiments then take about twenty minutes and 6 GiB of
 memory. docs/reference/measuring.md describes each experiment, and what phantom memory leaves out.
 

@@ -1,8 +1,8 @@
 //! Tests the help texts (`help.rs`, `cli.rs`): each subcommand has the same parts, lines fit into a terminal,
 //! and documents quote the same strace command.
 //!
-//! A test renders the help of all subcommands with clap, so that a new subcommand is covered by itself; only
-//! the number of subcommands must be raised here.
+//! A test renders the help of all subcommands with clap, so that a new subcommand is tested automatically;
+//! only the number of subcommands must be raised here.
 
 use crate::cli::Cli;
 use clap::CommandFactory;

@@ -3,9 +3,8 @@
 //! Each test writes small recordings into a folder of its own ([`Folder`]), runs the built `freehold` on
 //! them, and checks text, files and exit status. Exit status: 0 without differences, 1 with differences, 2
 //! for bad arguments or unusable recordings. A new option needs a test here that shows its effect, and a
-//! refused value in `bad_arguments_exit_with_2`. The recordings are too small to test the replay itself: that
-//! is done in `freehold-replay/tests`. Reproduction and recording have their own files (`reproduce.rs`,
-//! `record.rs`).
+//! refused value in `bad_arguments_exit_with_2`. The recordings are too small to test the replay itself,
+//! which `freehold-replay/tests` tests. `reproduce.rs` and `record.rs` test those subcommands.
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;
@@ -111,8 +110,7 @@ fn unreadable_recording_is_reported_in_one_line() {
     }
 }
 
-/// strace output without `-ttt` is refused, even if it was written with another option for times. The message
-/// names `-ttt`.
+/// strace output without `-ttt`, with or without other times, is refused. The message names `-ttt`.
 #[test]
 fn strace_output_without_times_is_refused_with_the_missing_option() {
     let folder = Folder::new();
@@ -157,7 +155,7 @@ fn snapshot_file_is_refused_with_the_name_of_its_recording() {
     assert!(said.contains("replay t.trace.xz instead"), "{said}");
 }
 
-/// Each case is a file that is no recording, or that contains only a part of one.
+/// Each case is a file that is not a recording, or that contains only a part of a recording.
 #[test]
 fn damaged_files_are_refused_with_their_line() {
     let folder = Folder::new();
@@ -309,8 +307,7 @@ fn unchecked_events_are_counted() {
     );
 }
 
-/// A recording is read from standard input as from a file: plain or compressed, and more than once if
-/// required.
+/// A recording on standard input may be plain or compressed, and may be read more than once.
 #[test]
 fn standard_input_is_read_like_a_file() {
     let folder = Folder::new();
@@ -479,8 +476,7 @@ fn maps_at_prints_the_address_space_at_that_time() {
     assert!(before.contains("7f0000000000-7f0000003000 rw-p"), "{before}");
     assert!(after.contains("7f0000000000-7f0000001000 rw-p"), "{after}");
     assert!(maps("32ns --task 3").contains("/bin/t"));
-    // The cases: a task that never existed, a task that has exited, a time before the exec, a time after the
-    // end.
+    // The cases: a task that never existed, an exited task, a time before the exec, a time after the end.
     for (arguments, said) in [
         (
             "17ns --task 9",

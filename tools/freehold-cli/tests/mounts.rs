@@ -1,5 +1,5 @@
 //! Tests that a recording contains the huge-page policy of a tmpfs mount on which the program maps a file,
-//! and that the replay uses it (`freehold-record/src/mounts.rs`).
+//! and that the replay uses this policy (`freehold-record/src/mounts.rs`).
 //!
 //! The ignored test is the program that the other test records, in a mount namespace of its own (`unshare`).
 //! Without the right to mount, or without the kernel's tracing, the test passes and checks nothing. The
@@ -33,8 +33,8 @@ fn map_a_file_on_the_mount() {
     }
 }
 
-/// The mount is visible only in the program's own mount namespace. If the option permits it, the mount's
-/// files have huge pages, on Linux and in the replay.
+/// The mount is visible only in the program's own mount namespace. If the mount option permits huge pages,
+/// the files of the mount have huge pages, on Linux and in the replay.
 #[test]
 fn huge_pages_of_a_private_tmpfs_mount_are_replayed() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -2,8 +2,8 @@
 //! Linux's answers.
 //!
 //! The test makes few calls by default. With `FREEHOLD_EFFORT=long` it makes a hundred thousand calls of each
-//! kind. The recordings are strace output and, with `FREEHOLD_EFFORT=long` and if the machine allows it,
-//! recordings by the kernel's tracing.
+//! kind. The recordings are strace output. With `FREEHOLD_EFFORT=long`, the test also records with the
+//! kernel's tracing if the machine allows it.
 //!
 //! A recording does not determine every answer, and the replay does not detect all such cases yet. A long run
 //! may therefore contain a bounded number of differences. Never lower these bounds.
@@ -34,11 +34,11 @@ const RARE_AMONG_SNAPSHOTS: u64 = 20;
 struct Sum {
     /// Number of compared calls and faults.
     answers: u64,
-    /// Number of those that differ.
+    /// Number of compared calls and faults that differ.
     different: u64,
     /// Number of compared snapshots.
     snapshots: u64,
-    /// Number of those that differ.
+    /// Number of compared snapshots that differ.
     different_snapshots: u64,
 }
 

@@ -1,12 +1,12 @@
-//! Tests `freehold record`, as far as this machine supports it: with the kernel's tracing, or else with
-//! strace, or else only the error message.
+//! Tests `freehold record` with the kernel's tracing if this machine supports it, otherwise with strace.
+//! Without tracing and strace, the tests check only the error message.
 //!
-//! A test records a command ([`record`]), or a *program* ([`record_program`]): an ignored test function of
-//! this file or of the modules below, which this test program runs in a new process under the recorder. Most
-//! tests then replay the recording ([`replay`]): the replay must find no difference. Tests that need the
-//! kernel's tracing return early without it, so a run without root checks less. To add a case, write an
-//! ignored function that makes the calls, and a test that records it and searches the recording for the
-//! expected lines.
+//! A test records a command ([`record`]) or a *program* ([`record_program`]). A program is an ignored test
+//! function of this file or of the modules below; this test program runs it in a new process under the
+//! recorder. Most tests then replay the recording ([`replay`]): the replay must find no difference. Tests
+//! that need the kernel's tracing return early without it, so a run without root checks less. To add a case,
+//! write an ignored function that makes the calls, and a test that records it and searches the recording for
+//! the expected lines.
 
 mod mounts;
 mod names;
@@ -104,7 +104,7 @@ fn unwritable_recording_exits_with_125() {
 }
 
 /// Returns true if the signal is ignored in this process, and so in its children. A shell cannot trap a
-/// signal that it ignored at its start.
+/// signal that was already ignored when the shell started.
 fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
     let set = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).expect("a set of signals");
@@ -180,7 +180,7 @@ fn invalid_arguments_are_refused() {
     }
 }
 
-/// Records a program: an ignored test function, which is not a test itself.
+/// Records a program: an ignored test function that only the recorder runs.
 fn record_program(folder: &TempDir, args: &[&str], program: &str) -> (Output, Option<PathBuf>) {
     let own = std::env::current_exe().expect("there");
     let own = own.to_str().expect("UTF-8");
@@ -244,7 +244,7 @@ fn change_files() {
         }
     };
     let both = ProtFlags::READ | ProtFlags::WRITE;
-    // Create two files of one name, and use one of them through a copy of its descriptor.
+    // Create two files with the same name, and use one of the files through a copy of its descriptor.
     let [one, other] = [0, 1].map(|_| memfd_create("same", MemfdFlags::ALLOW_SEALING).expect("a memfd"));
     ftruncate(&one, 4 * PAGE as u64).expect("longer");
     let copy = dup(&one).expect("a copy");
@@ -358,7 +358,7 @@ fn pid_namespace_is_recorded_from_outside_only() {
     }
 }
 
-/// A recording of a program that printed the address of its memory and its descriptor.
+/// A recording of a program that printed its descriptor and the address of its memory.
 struct Watched {
     /// The recording's file.
     made: PathBuf,
@@ -399,7 +399,8 @@ fn register_with_userfaultfd() {
     use std::os::fd::AsRawFd;
     const PAGE: u64 = 4096;
     #[expect(unsafe_code, reason = "no library wraps a userfaultfd's ioctls")]
-    // SAFETY: uses only its own memory. The structures have the sizes encoded in the ioctl numbers.
+    // SAFETY: the calls use only memory that belongs to this function. The structures have the sizes encoded
+    // in the ioctl numbers.
     unsafe {
         let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
         let ioctl = |command: u64, words: [u64; 4]| libc::ioctl(fd.as_raw_fd(), command, &words);
@@ -452,7 +453,7 @@ fn advise_ranges() {
     const COLD: u64 = 20;
     let own = std::process::id();
     #[expect(unsafe_code, reason = "no library passes invalid ranges to process_madvise")]
-    // SAFETY: advises its own memory, which contains no references.
+    // SAFETY: the calls change only memory that this function maps, and no reference to it exists.
     unsafe {
         let at = mmap_anonymous(
             std::ptr::null_mut(),

@@ -106,7 +106,7 @@ fn unwritable_file_does_not_prevent_the_other_files() {
     assert!(folder.path().join("r.html").exists());
 }
 
-/// Arguments for an experiment that ends at once, and one that takes minutes.
+/// Arguments for two experiments: the first ends at once, the second takes minutes.
 const LONG: &str = "munmap-hold mmap-churn --quick --turns 25 --at-most 2MiB --no-host --cpus 1";
 
 /// An interrupted run keeps the finished experiments and marks its output as partial.
@@ -116,14 +116,14 @@ fn interrupted_run_keeps_finished_experiments() {
     let ignored = ignored.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("a mask");
     let ignored = u64::from_str_radix(ignored, 16).expect("a mask");
     for (name, signal) in [("INT", 2), ("TERM", 15)] {
-        // A shell that starts a background process makes it ignore SIGINT. Skip SIGINT if it is ignored.
+        // A shell starts its background processes with SIGINT ignored. Skip SIGINT in this case.
         if ignored >> (signal - 1) & 1 == 0 {
             end_by(name, signal);
         }
     }
 }
 
-/// Interrupts a run during its second experiment by this signal, and checks all outputs.
+/// Interrupts a run during its second experiment with this signal, and checks all outputs.
 fn end_by(name: &str, signal: i32) {
     let folder = folder();
     let mut run = Command::new(env!("CARGO_BIN_EXE_freehold"))

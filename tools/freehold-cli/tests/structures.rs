@@ -1,9 +1,9 @@
 //! Structures in memory that system calls read, in pages that are not present.
 //!
 //! The recorder reads such structures with BPF programs (`freehold-record/src/pointed.rs`). The tests record
-//! small programs that pass structures in absent pages, then search the recording for the contents of the
-//! structures, and replay it. The fixtures are in `record.rs`. Without the right to trace the kernel, the
-//! tests pass and check nothing.
+//! small programs that pass structures in absent pages. They then search each recording for the contents of
+//! the structures, and replay the recording. The fixtures are in `record.rs`. Without the right to trace the
+//! kernel, the tests pass and check nothing.
 
 use super::{API, REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};
@@ -55,7 +55,7 @@ fn pass_absent_structures() {
     unsafe {
         let Ok(fd) = userfaultfd(UserfaultfdFlags::CLOEXEC) else { return };
         let ioctl = |command: u64, words: *const u64| libc::ioctl(fd.as_raw_fd(), command, words);
-        // The kernel writes to this structure, so that it must be present.
+        // The kernel writes to this structure, so the structure must be in a present page.
         let mut api = [0xaa_u64, 0, 0];
         assert_eq!(ioctl(API, api.as_mut_ptr()), 0);
         assert_eq!(ioctl(REGISTER, shared.absent(&[start + PAGE, 2 * PAGE, 1, 0])), 0);
@@ -73,8 +73,8 @@ fn pass_absent_structures() {
         // The call fails if the process lacks the capability; the result does not matter.
         libc::syscall(libc::SYS_capset, &header, sets);
         println!("at {start:x}");
-        // The old limits overwrite the new ones, so that the recorder cannot read the new ones after the
-        // call.
+        // The call overwrites the new limits with the old limits, so the recorder cannot read the new limits
+        // after the call.
         let both = shared.absent(&[0x1000, 0x4000]);
         assert_eq!(limit(both, both as u64), 0);
     }
@@ -141,7 +141,7 @@ fn register_with_a_userfaultfd_of_the_device() {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let several = |from: u64, to: u64| libc::mremap(from as _, 3 * page, 3 * page, flags, to as *mut u8);
         assert_eq!(ioctl(REGISTER, [start + PAGE, PAGE, 1, 0]), 0);
-        // The first range is not page-aligned. The second is memory that the mode does not support.
+        // The first range is not page-aligned. The second range is memory that the mode does not support.
         assert_eq!(ioctl(REGISTER, [start + 1, PAGE, 1, 0]), -1);
         assert_eq!(ioctl(REGISTER, [start + 2 * PAGE, PAGE, 4, 0]), -1);
         // A move of several VMAs fails if one of them is registered. A call that moves only the registered

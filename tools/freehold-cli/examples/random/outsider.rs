@@ -4,7 +4,7 @@
 //! The example `random` runs under the recorder; a replay of the recording must not differ from Linux. Calls
 //! come from a seed and run in child processes of `per_run` calls each, with one or two threads. Every call
 //! is checked against [`Own`] (`raw.rs`), so that it does not destroy this program. No call locks or touches
-//! more than a few MiB. A new call needs an arm in `Walk::step` that keeps both rules.
+//! more than a few MiB. A new call needs an arm in `Walk::step` that follows these two rules.
 
 use super::raw::{self, Own};
 use freehold_model::draw::Draw;
@@ -13,8 +13,8 @@ use rand_pcg::rand_core::Rng;
 use std::sync::Barrier;
 
 const PAGE: u64 = 4096;
-/// Start of the window of the first thread: the range in which most of its calls with addresses work. The
-/// windows of the other threads follow.
+/// Start of the window of the first thread. Most of a thread's calls use addresses in the thread's window.
+/// The windows of the other threads follow.
 const WINDOWS: u64 = 0x2000_0000_0000;
 /// Distance in bytes between two windows.
 const APART: u64 = 1 << 32;
@@ -24,9 +24,8 @@ const WINDOW: u64 = 32;
 const KNOWN: usize = 16;
 /// Maximum number of bytes that one call may lock or touch.
 const MOST: u64 = 8 << 20;
-/// Values of advice for madvise, some of them twice because they are drawn more often. Not among them are the
-/// values that mark memory as failing, and MADV_COLLAPSE, whose result depends on the free memory of the
-/// machine.
+/// Values of advice for madvise. A value that is listed twice is drawn more often. The list omits the values
+/// that mark memory as failing, and MADV_COLLAPSE, whose result depends on the free memory of the machine.
 const ADVICE: [u64; 27] =
     [0, 1, 2, 3, 4, 4, 4, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 102, 103, 77];
 
@@ -251,7 +250,7 @@ impl Walk {
         }
     }
 
-    /// Makes a call that may allocate pages, unless the range is too large.
+    /// Makes a call that may allocate pages in a range, unless the range is too large.
     fn on_few(&mut self, number: i64, addr: u64, len: u64, rest: [u64; 3]) {
         if len <= MOST || len >= 1 << 47 {
             self.on(number, addr, len, rest);
@@ -312,7 +311,8 @@ impl Walk {
         let at = raw::call(libc::SYS_mmap, [addr, len, prot, flags, file, offset]);
         self.remember(at, len);
         if !(-4095..0).contains(&at) && len > 64 * PAGE && !self.one_in(8) {
-            // Unmap large mappings soon: they test alignment, and should not fill the address space.
+            // Unmap most large mappings immediately: they only test alignment, and would fill the address
+            // space.
             raw::call(libc::SYS_munmap, [at as u64, len, 0, 0, 0, 0]);
         }
     }

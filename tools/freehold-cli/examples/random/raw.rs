@@ -1,4 +1,4 @@
-//! System calls with arbitrary arguments, and the list of this process's memory that they must not touch.
+//! System calls with arbitrary arguments, and the list of the mappings that these calls must not touch.
 //!
 //! `outsider.rs` makes random calls with these functions. [`call`] bypasses the C library, so any number and
 //! argument reaches the kernel. [`Own`] lists the mappings of this program; a caller must check with
@@ -22,7 +22,7 @@ pub fn call(number: i64, a: [u64; 6]) -> i64 {
     value
 }
 
-/// Makes a clone with these flags, whose child only exits. Returns the result of the call in the parent.
+/// Calls clone with these flags. The child only exits. Returns the result of the call in the parent.
 pub fn clone_and_exit(flags: u64) -> i64 {
     let value: i64;
     // SAFETY: the child may share the parent's memory and stack, but runs no code except the exit. If the

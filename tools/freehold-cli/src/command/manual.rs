@@ -13,7 +13,7 @@ use freehold_record::Output;
 use std::fs;
 use std::path::Path;
 
-/// Prints the completion script of a shell.
+/// Prints the completion script for a shell.
 ///
 /// # Errors
 ///

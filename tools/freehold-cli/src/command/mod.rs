@@ -1,4 +1,4 @@
-//! The subcommands: what each prints and writes, and its exit status.
+//! The subcommands: the output, the files and the exit status of each.
 //!
 //! Each file has a function that `main.rs` calls with the parsed arguments. It returns the exit status, or an
 //! error that `main.rs` prints. Reports go to standard output through [`say`], so that a broken pipe is

@@ -1,5 +1,5 @@
 //! `freehold replay`: replays each recording that the arguments name, prints the reports, and writes the JSON
-//! and the picture. A recording that cannot be read does not stop the others.
+//! and the picture. If a recording cannot be read, the other recordings are still replayed.
 //!
 //! 1. Options and output files are checked.
 //! 2. Each recording is opened and replayed on each requested design; its report is printed.
@@ -20,7 +20,7 @@ use freehold_replay::{Options, ReplayError, Source, Tasks, maps_at, picture, rep
 use freehold_trace::ReadError;
 use std::path::Path;
 
-/// Maximum number of virtual CPUs of a machine in a process.
+/// Maximum number of virtual CPUs of the machine on which a replay runs.
 const MOST_CPUS: usize = 64;
 
 /// Runs `freehold replay`, and returns the exit status.
@@ -81,7 +81,8 @@ fn print_maps(args: &ReplayArgs, time: u64) -> anyhow::Result<u8> {
     }
 }
 
-/// Lists tasks for `--tasks`. A recording that cannot be read does not prevent listing the others.
+/// Lists tasks for `--tasks`. If a recording cannot be read, the tasks of the other recordings are still
+/// listed.
 fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
     let mut status = 0;
     for (index, path) in args.recordings.iter().enumerate() {

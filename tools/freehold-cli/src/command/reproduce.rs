@@ -2,7 +2,7 @@
 //!
 //! 1. Checks that all output files can be written, before anything runs.
 //! 2. Runs the experiments of `freehold-reproduce` with the scale that the arguments select. SIGINT and
-//!    SIGTERM end the run after the finished experiments.
+//!    SIGTERM end the run; the output then contains only the finished experiments.
 //! 3. Writes the text, the JSON, the Markdown document and the page, as requested.
 //!
 //! With `--markdown`, an existing document keeps its part about the kernel, which `cargo xtask boot --bench`
@@ -24,7 +24,7 @@ const SIGNALLED: u8 = 128;
 ///
 /// # Errors
 ///
-/// Fails if an experiment needs more memory than there is, or if an output cannot be written.
+/// Fails if an experiment needs more memory than is available, or if an output cannot be written.
 pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     let plan = Plan::new(&args.experiments, scale(args));
     plan.check().map_err(anyhow::Error::msg)?;
