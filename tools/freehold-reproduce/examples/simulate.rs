@@ -64,7 +64,8 @@ mod simulate {
     ];
 
     /// Changes to a machine after which processors slow each other down only by sharing data of the engine.
-    /// Each has its own core, TLBs are flushed by broadcast, and there are enough frames and memory for all.
+    /// Each processor has its own core, TLBs are flushed by broadcast, and there are enough frames and memory
+    /// for all.
     const APART: &[&str] = &[
         "cost.smt=1",
         "cost.interrupt_each=0",

@@ -1,5 +1,5 @@
-//! Draws plots as SVG. Lines differ in dashes and marks, not only in colour. The shade around a line spans
-//! the smallest to the largest of its turns.
+//! Draws plots as SVG. Lines differ in dashes and marks, not only in colour. The shade around a line extends
+//! from the smallest to the largest value of the turns.
 //!
 //! Input: a [`Plot`] of the findings. Output: an SVG element, drawn by the crate plotters, which `page.rs`
 //! puts into its page. The range of each axis is a [`Span`] (`span.rs`). A plot is drawn twice, for large
@@ -66,7 +66,7 @@ const GREY: RGBColor = RGBColor(90, 90, 90);
 const FAINT: RGBColor = RGBColor(225, 225, 225);
 
 /// Styles of lines, in order: a colour, the dash and gap, and a mark. The colours also differ in brightness,
-/// and are distinct with colour blindness. A solid line has no dash.
+/// so that colour-blind readers can distinguish them. A solid line has no dash.
 const LOOKS: [Look; 7] = [
     Look { colour: RGBColor(0, 0, 0), dash: None, mark: Mark::Disc },
     Look { colour: RGBColor(213, 94, 0), dash: Some((10, 5)), mark: Mark::Square },
@@ -153,7 +153,7 @@ fn draw(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
         let shown = shown(plot, line);
         match plot.x.names.is_empty() {
             true => draw_line(&mut chart, &shown, *look, shade)?,
-            // The marks are next to each other, so that none hides another.
+            // The marks of different lines are next to each other, so that no mark hides another mark.
             false => draw_places(&mut chart, &shown, *look, offset(number, plot.lines.len()))?,
         }
     }

@@ -162,7 +162,7 @@ pub struct Axis {
     pub name: String,
     /// Unit of the values.
     pub unit: Unit,
-    /// The axis is logarithmic.
+    /// True if the axis is logarithmic.
     pub logarithmic: bool,
     /// Names at positions 1, 2, ... for an axis of names instead of numbers.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -6,7 +6,7 @@
 //! | files | work |
 //! | --- | --- |
 //! | `experiments/` | the experiments, one per file |
-//! | `load.rs`, `host.rs`, `scale.rs` | parts of their loads: the machine and engine, the host's system calls, sizes and times |
+//! | `load.rs`, `host.rs`, `scale.rs` | parts of the experiments' loads: the machine and engine, the host's system calls, sizes and times |
 //! | `executor/` | runs loads on threads of the host, or in virtual time with `cfg(sim)` |
 //! | `measure.rs`, `steps.rs`, `work.rs`, `interrupt.rs` | turns and figures, progress, the thread of the experiments, signals |
 //! | `findings.rs`, `unit.rs`, `text.rs`, `page.rs`, `draw.rs`, `span.rs` | the results as data, and their forms |
@@ -55,9 +55,9 @@ pub struct Report {
     pub(crate) machine: Facts,
     /// The command line, so that a reader can repeat the run.
     pub(crate) command: String,
-    /// The run was on simulated machines.
+    /// True if the run was on simulated machines.
     pub(crate) virtual_time: bool,
-    /// The run used the small sizes.
+    /// True if the run used the small sizes.
     pub(crate) quick: bool,
     /// Largest mapping in bytes. `None` means the published sizes.
     pub(crate) at_most: Option<u64>,

@@ -1,8 +1,8 @@
 //! Building blocks of the experiments' loads.
 //!
 //! Experiments create a [`World`] (machine and engine), processes in it, and memory with these functions, so
-//! that all of them use the same flags and page sizes. Threads and clocks are in `executor/`; measuring in
-//! turns is in `measure.rs`. The machine has phantom memory: frames without contents, because experiments
+//! that all experiments use the same flags and page sizes. Threads and clocks are in `executor/`; measuring
+//! in turns is in `measure.rs`. The machine has phantom memory: frames without contents, because experiments
 //! measure locks and tables and not copying.
 
 pub use crate::executor::for_a_while;

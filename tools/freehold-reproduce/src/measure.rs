@@ -41,8 +41,8 @@ impl Figure {
         Figure { median, low, high, turns }
     }
 
-    /// Returns the relative change from `before` to `self`, turn by turn. Effects that both have in common,
-    /// such as the speed of the host in a turn, cancel out. Returns `None` if a value of `before` is zero.
+    /// Returns the relative change from `before` to `self`, turn by turn. Effects on both figures, such as
+    /// the speed of the host in a turn, cancel out. Returns `None` if a value of `before` is zero.
     pub fn change(&self, before: &Figure) -> Option<Figure> {
         self.by_turn(before, |after, before| after / before - 1.0)
     }
@@ -66,7 +66,8 @@ impl Figure {
 }
 
 /// Runs every side once in each of `turns` turns. Returns the results by side. Each turn begins with another
-/// side, and every second turn runs backwards, so that no side is always first or always after the same side.
+/// side, and every second turn runs the sides in reverse order, so that no side is always first or always
+/// after the same side.
 ///
 /// # Errors
 ///

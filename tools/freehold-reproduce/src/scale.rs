@@ -62,7 +62,7 @@ impl Scale {
         self.design.map_or(usual, |design| design.space)
     }
 
-    /// Returns [`locking`](Self::locking) with a usual value: the default with exclusive writers, as in all
+    /// Returns [`locking`](Self::locking) where `usual` is the default with exclusive writers, as in all
     /// steps.
     pub fn usual_locking(&self) -> Locking {
         self.locking(Locking::default().write(Write::Whole))
@@ -83,7 +83,7 @@ impl Scale {
         self.turns.unwrap_or(3)
     }
 
-    /// Returns one of two values, by the scale.
+    /// Returns `quick` if the scale has small sizes, otherwise `full`.
     pub fn choose<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
@@ -112,7 +112,8 @@ impl Scale {
         threads
     }
 
-    /// Returns true if the host can be measured with a mapping of this size: at most half of its free memory.
+    /// Returns true if the host can be measured with a mapping of this size: the size is at most half of the
+    /// host's free memory.
     pub fn fits_host(&self, bytes: u64) -> bool {
         self.host && memory::available().is_none_or(|available| bytes <= available / 2)
     }

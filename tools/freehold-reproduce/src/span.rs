@@ -1,7 +1,7 @@
 //! The range of an axis, and the positions of its marks.
 //!
-//! `draw.rs` passes a [`Span`] to the crate plotters as the coordinate of an axis. [`Span::over`] chooses
-//! the range from the values; the marks are round numbers in linear, and powers in logarithmic axes.
+//! `draw.rs` passes a [`Span`] to the crate plotters as the coordinate of an axis. [`Span::over`] chooses the
+//! range from the values; the marks are round numbers on a linear axis, and powers on a logarithmic axis.
 
 use super::findings::Axis;
 use super::unit::Unit;
@@ -23,7 +23,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Creates a range that is wide enough for all values, or a default range without values.
+    /// Creates a range that is wide enough for all values, or a default range if there are no values.
     pub fn over(axis: &Axis, values: impl Iterator<Item = f64>) -> Span {
         let usable = values.filter(|value| value.is_finite() && (!axis.logarithmic || *value > 0.0));
         let (low, high) =

@@ -22,7 +22,7 @@ const SCALE: f64 = 1000.0;
 pub struct Steps {
     /// The progress bar. Removed at the end, and hidden without a terminal.
     bar: ProgressBar,
-    /// Starts and ends are written as separate lines.
+    /// True if starts and ends of experiments are written as separate lines.
     lines: bool,
     /// Number of experiments.
     all: usize,
@@ -130,7 +130,7 @@ impl Line {
     /// Removes the line permanently.
     pub fn clear(&self) {
         self.0.finish_and_clear();
-        // The drawing thread may be about to draw the line.
+        // The drawing thread may be about to draw the line, so hide it for that thread.
         self.0.set_draw_target(ProgressDrawTarget::hidden());
     }
 }

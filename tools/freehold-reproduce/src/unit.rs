@@ -57,7 +57,7 @@ impl Unit {
                 format!("{}{suffix}", (value * 100.0).round() / 100.0)
             }
             Unit::Nanoseconds if value < 1e3 => format!("{value:.0} ns"),
-            // Marks are round numbers.
+            // Marks are round numbers, so only zeroes can follow the decimal point.
             Unit::Nanoseconds => self.text(value).replace(".00 ", " "),
             _ => self.text(value),
         }

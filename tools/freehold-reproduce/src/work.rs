@@ -57,7 +57,7 @@ impl Work {
     pub fn begin(chosen: Vec<(&'static dyn Experiment, Scale)>, quiet: bool) -> anyhow::Result<Work> {
         let (tell, news) = mpsc::channel();
         let signals = tell.clone();
-        // If the receiver is gone, the run is about to end.
+        // A failed send means that the receiver is gone, because the run is about to end.
         interrupt::watch(move |signal| _ = signals.send(News::Signal(signal)));
         let steps = Steps::new(&chosen, quiet);
         let line = steps.line();

@@ -74,7 +74,7 @@ thread_local! {
     static UNNOTED: StdCell<bool> = const { StdCell::new(false) };
 }
 
-/// Sets the side of a comparison that runs from now on.
+/// Records that this side of a comparison runs from now on.
 pub fn side(number: usize) {
     SIDE.set(number);
 }
@@ -220,7 +220,7 @@ impl Barrier {
     pub fn wait(&self) {}
 }
 
-/// Runs `work` as this number of concurrent tasks. Returns their results in order.
+/// Runs `work` in `tasks` concurrent tasks. Returns their results in order.
 pub fn together<R>(tasks: usize, work: impl Fn(usize) -> R) -> Vec<R> {
     run(tasks, None, |task, _| work(task)).0
 }
@@ -232,8 +232,8 @@ pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     together(1, |_| take()()).pop().expect("the result of one task")
 }
 
-/// Runs `work` as this number of tasks that all start at once. Asks the tasks to stop after `turn`. Returns
-/// their results, and the time until the last task was done.
+/// Runs `work` in `tasks` tasks, which all start at once. Asks the tasks to stop after `turn`. Returns their
+/// results, and the time until the last task was done.
 pub fn for_a_while<R>(
     tasks: usize,
     turn: Duration,

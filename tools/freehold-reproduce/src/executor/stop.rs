@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Number of checks for which a thread of a load always continues.
+/// Number of checks after which a thread of a load may stop.
 const AT_LEAST: u32 = 32;
 
 /// Stop condition of one thread of a load.

@@ -49,8 +49,8 @@ pub fn hottest_of_each(_side: usize, _of: &str) -> Option<Table> {
     None
 }
 
-/// Runs `work` on this number of concurrent threads. Returns their results in order. The calling thread runs
-/// the first part.
+/// Runs `work` on `threads` concurrent threads, of which the calling thread is the first. Returns their
+/// results in order.
 pub fn together<R: Send>(threads: usize, work: impl Fn(usize) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let work = &work;
@@ -68,8 +68,8 @@ pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Runs `work` on this number of threads that all start at once. Asks the threads to stop after `turn`.
-/// Returns their results, and the time until the last thread was done.
+/// Runs `work` on `threads` threads, which all start at once. Asks the threads to stop after `turn`. Returns
+/// their results, and the time until the last thread was done.
 pub fn for_a_while<R: Send>(
     threads: usize,
     turn: Duration,

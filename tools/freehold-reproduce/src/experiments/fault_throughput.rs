@@ -59,7 +59,7 @@ impl Case {
     }
 }
 
-/// Number of pieces that the last case unmaps.
+/// Number of pieces in which [`Case::MmapFile`] unmaps a part of the file.
 const PIECES: u64 = 64;
 
 /// The files of a run.

@@ -33,8 +33,8 @@ const HUGE: u64 = HugePageSize::Mib2.bytes();
 enum Place {
     /// Positions at which processes can share page tables, as in a program that is designed for this.
     Shared,
-    /// Different offsets within a table. No process can share tables, so each takes all faults and has all
-    /// entries.
+    /// Different offsets within a table. Processes cannot share tables, so each process takes every fault and
+    /// has its own page-table entries.
     Apart,
     /// Positions at which processes can share page tables. Each process also punches its part of the pages
     /// out of the file after every round, so the pool, the reservations and the fault mutexes stay in use.
@@ -82,7 +82,7 @@ struct Turn {
 struct Of {
     /// Number of processes.
     processes: usize,
-    /// Positions at which they map the file.
+    /// Positions at which the processes map the file.
     place: Place,
     /// The turns by side.
     found: Vec<Vec<Turn>>,
@@ -149,7 +149,8 @@ impl Side {
     /// Creates the world and the file of a side.
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize, scale: &Scale) -> anyhow::Result<Side> {
         let config = scale.config().lock_stats(true);
-        // Twice the size of the file. Punching while other processes map and fault can use up an exact pool.
+        // The pool has twice the size of the file, because punching while other processes map and fault can
+        // use up a pool of exactly this size.
         let world = World::new(2 * bytes + GIB, cpus, config)?;
         let pages = 2 * bytes / HUGE;
         let had = world.engine.resize_huge_pool(HugePageSize::Mib2, pages, None);
@@ -233,12 +234,13 @@ impl Side {
         sum
     }
 
-    /// Returns the statistics so far of the fault mutexes. They ensure that only one task creates a page.
+    /// Returns the statistics so far of the fault mutexes. A fault mutex ensures that only one task creates a
+    /// page.
     fn makers(&self) -> LockSnapshot {
         self.world.engine.hugetlb_fault_stats().unwrap_or_default()
     }
 
-    /// Returns the number of page tables of this number of processes that have the whole file mapped.
+    /// Returns the number of page tables in use while `processes` processes have the whole file mapped.
     fn tables(&self, processes: usize, place: Place) -> anyhow::Result<f64> {
         let mut cpu = self.world.machine.cpu(0);
         let before = self.world.machine.accounting().tables;
@@ -289,7 +291,7 @@ fn findings(all: &[Of], bytes: u64) -> Findings {
             plot("Waits for the file's lock and the VMAs' locks", Axis::linear("time waited in ten seconds", Unit::Nanoseconds), &|turn| waited(turn)),
         ],
         notes: vec![
-            "Published: 48 processors. With fewer processors than processes, a wait lasts until the lock holder is scheduled again, for every lock.".to_owned(),
+            "Published: 48 processors. With fewer processors than processes, a wait for a lock lasts until the lock holder is scheduled again, in both designs.".to_owned(),
             "A page that another process has faulted into a shared table needs no fault; the published figure counts every fault. Apart: processes map the file where they cannot \
              share tables, and each takes all faults itself."
                 .to_owned(),
@@ -316,7 +318,7 @@ fn longest(waits: &Histogram) -> f64 {
     waits.buckets().last().map_or(0, |(most, _)| most.min(waits.max())) as f64
 }
 
-/// Returns the table of one number of processes.
+/// Returns the table for one number of processes.
 fn table(of: &Of, bytes: u64) -> Table {
     let columns = ["", "FileLock", "VmaLock", "change", "step 3: i_mmap lock", "VMA lock", "change"];
     let row = |name: &str, unit: Unit, published: Option<[f64; 2]>, value: &dyn Fn(&Turn) -> f64| {

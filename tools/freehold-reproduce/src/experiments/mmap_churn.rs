@@ -1,7 +1,7 @@
-//! Threads of one process that map, touch and unmap small areas, and then each operation by itself.
+//! Measures threads of one process that map, touch and unmap small areas, and then each operation by itself.
 //!
-//! Measures the lock designs of the engine and the host. Each thread maps four pages, writes to them and
-//! unmaps them, for the time of a turn. The findings are the operations per second for each number of
+//! The sides are the lock designs of the engine, and the host. Each thread maps four pages, writes to them
+//! and unmaps them, for the time of a turn. The findings are the operations per second for each number of
 //! threads, the waits for the mmap lock, and the time of each single operation (`single.rs`) in nanoseconds.
 //!
 //! `registry.rs` lists the experiment; `measure.rs` runs the sides in turns.
@@ -85,8 +85,8 @@ impl Experiment for MmapChurn {
     }
 }
 
-/// Measures the rate for three quarters of the turn, and the waits for the lock for the rest. The lock
-/// statistics read the clock twice for each hold, so the rate is measured without them.
+/// Measures the rate in the first three quarters of the turn, and the waits for the lock in the last quarter.
+/// The lock statistics read the clock twice for each hold, so the rate is measured without them.
 fn of_design(world: &World, process: &Process, threads: usize, scale: &Scale) -> anyhow::Result<Turn> {
     let (operations, _) = churn(world, process, threads, scale.turn * 3 / 4)?;
     let watched = world.watched(process.locking())?;

@@ -1,10 +1,12 @@
 //! The experiments, one per file. `registry.rs` lists them; `docs/reference/measuring.md` describes them for
-//! readers of the results, and `docs/guide/five-steps.md` the steps of Linux that most of them repeat.
+//! readers of the results. Most experiments repeat a step of Linux, which `docs/guide/five-steps.md`
+//! describes.
 //!
 //! An experiment creates its *sides*, which are the compared lock designs and sometimes the host. It measures
 //! all sides in each turn (`in_turns` in `measure.rs`), with every measured piece of work inside
 //! `Steps::step`, and returns tables and plots ([`Findings`]). The tables show the sides next to the
-//! published figures (`published.rs`). `single.rs`, `tasks.rs` and `victim.rs` have loads.
+//! published figures (`published.rs`). `single.rs`, `tasks.rs` and `victim.rs` contain loads that three of
+//! the experiments run.
 //!
 //! A new experiment needs a line in `registry.rs`, a default machine in `examples/simulate.rs`, and a test in
 //! `tests.rs`, which also checks that [`Experiment::seconds`] is the sum over the steps.

@@ -234,7 +234,7 @@ impl Holds {
     fn of(during: &LockSnapshot) -> Holds {
         let held = &during.write.held;
         let written = held.sum() as f64;
-        // If there were several holds, the statistics have only the bucket of the longest.
+        // If there were several holds, the statistics have only the bucket of the longest hold.
         let longest = match held.count() {
             1 => written,
             _ => held.buckets().last().map_or(0, |(most, _)| most.min(held.max())) as f64,
@@ -309,13 +309,13 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>], 
             "Step 1 publishes no table: at 80 GB the hold for writing fell from seconds to microseconds, which corresponds to the change from Exclusive to \
              Downgraded here."
                 .to_owned(),
-            "The host's column includes a trap, and frees real memory to the kernel's allocator; it is measured if the memory fits twice.".to_owned(),
+            "The host's column includes a trap, and frees real memory to the kernel's allocator. The host is measured only with sizes up to half of its free memory.".to_owned(),
         ],
         seconds: 0.0,
     }
 }
 
-/// Returns the table of calls in the form of step 0.
+/// Returns the table of calls, in the form of the table that was published with step 0.
 fn call_table(sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>]) -> Table {
     let columns = [
         "size",

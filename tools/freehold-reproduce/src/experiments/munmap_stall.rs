@@ -32,8 +32,8 @@ const QUICK: [u64; 1] = [2 * GIB];
 const OF_HOST: u64 = 8 * GIB;
 /// Size that the host unmaps in a quick run.
 const QUICK_OF_HOST: u64 = GIB / 2;
-/// Longest time for which victims are watched before the munmap begins, on a host. The host's scheduler
-/// needs this time to start them.
+/// Longest time for which victims are watched before the munmap begins, on a host. The host's scheduler needs
+/// this time to start the victims.
 const ALONE: Duration = Duration::from_millis(250);
 
 /// One side: a design, or the host with a number of bytes.
@@ -41,7 +41,7 @@ const ALONE: Duration = Duration::from_millis(250);
 enum Side {
     /// The engine with this lock design.
     Design(Locking),
-    /// The host; the number of bytes that it unmaps.
+    /// The host, with the number of bytes that it unmaps.
     Host(u64),
 }
 
@@ -173,8 +173,9 @@ fn alone(scale: &Scale) -> Duration {
     if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE.min(25 * scale.turn) }
 }
 
-/// Returns the number of concurrent victims: one for every other processor of a simulated machine. On a host
-/// there is one victim, because several victims would compete for processors.
+/// Returns the number of concurrent victims. A simulated machine has one victim on each processor except the
+/// processor that runs the munmap. On a host there is one victim, because several victims would compete for
+/// processors.
 fn victims(scale: &Scale) -> usize {
     if scale.place.simulated().is_some() { (scale.cpus - 1).max(1) } else { 1 }
 }
@@ -188,7 +189,7 @@ fn of_design(
     scale: &Scale,
 ) -> anyhow::Result<Turn> {
     let process = world.process(locking)?;
-    // Some more VMAs, as in a typical program, for the reader of maps.
+    // Map some more VMAs, so that `maps` has about as many lines as for a typical program.
     for n in 0..32 {
         process.mmap((1 << 40) + 2 * n * PAGE, PAGE, RW, ANON, None, 0)?;
     }
@@ -236,7 +237,7 @@ struct Watch<'f> {
 
 impl Watch<'_> {
     /// Repeats `operation`, which returns its time, until the munmap is over. An operation that ends after
-    /// the munmap has begun counts as concurrent with it.
+    /// the munmap has begun counts as concurrent with the munmap.
     fn until_told(&mut self, operation: &mut dyn FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<()> {
         loop {
             let nanoseconds = operation()?.as_nanos() as u64;

@@ -2,9 +2,9 @@
 //! VMA or in a VMA each. The experiment compares the locks that faults take.
 //!
 //! Sides: the designs of [`FaultLock`] and the host. All threads start together, write to each page of their
-//! memory once, and unmap; only the faults are timed. The findings are faults per second of one thread's
-//! processor time (the cost of a fault) and of all threads together (how well faults scale), next to the
-//! published figures (`published.rs`).
+//! memory once, and unmap; only the faults are timed. The findings are two rates next to the published
+//! figures (`published.rs`). Faults per second of one thread's processor time show the cost of a fault;
+//! faults per second of all threads together show how well faults scale.
 
 use super::{Experiment, published};
 use crate::executor::{Barrier, Instant, thread_time, together};
@@ -26,7 +26,7 @@ pub struct PageFault;
 /// The memory that the threads fault in.
 #[derive(Clone, Copy, PartialEq)]
 enum Where {
-    /// Parts of one VMA.
+    /// One VMA, of which each thread has a part.
     OneVma,
     /// A separate VMA for each thread.
     VmaEach,
@@ -61,8 +61,8 @@ fn host_pages(scale: &Scale) -> u64 {
     pages(scale).min(1 << 15)
 }
 
-/// Returns the numbers of threads: the user's choice, or those of the machine together with the published
-/// ones.
+/// Returns the numbers of threads: the user's choice, or the numbers that suit the machine together with the
+/// published numbers.
 fn threads(scale: &Scale) -> Vec<usize> {
     if let Some(threads) = &scale.threads {
         return threads.clone();
@@ -139,7 +139,7 @@ fn sides(scale: &Scale) -> usize {
 }
 
 /// Starts all threads at once, repeatedly until the turn is over, and measures only the time of their faults.
-/// `round` creates the memory, which is released when its result is dropped. `fault` is the work of one
+/// `round` creates the memory, and dropping the result of `round` releases it. `fault` is the work of one
 /// thread, and calls the given function immediately before its first fault.
 fn rounds<M: Sync>(
     threads: usize,
@@ -205,7 +205,7 @@ fn of_design(
         let at = mapped.at + thread as u64 * distance;
         begin();
         match scale.place.simulated() {
-            // Includes the work of a processor around a fault.
+            // The simulated time includes the work of a processor before and after a fault.
             Some(_) => (0..pages).try_for_each(|page| {
                 Ok(process.touch(&mut cpu, at + page * PAGE, Access::WRITE).map(drop)?)
             }),

@@ -1,9 +1,9 @@
 //! Figures that were published with the steps.
 //!
-//! The experiments print these figures beside the measured ones, so that a reader can compare the directions;
-//! absolute values come from other machines and are not expected to match. `docs/guide/five-steps.md`
-//! describes the steps and names the publications. A figure must be as published, in the unit that its
-//! comment states.
+//! The experiments print these figures beside the measured ones, so that a reader can compare the directions
+//! of the changes. The published absolute values come from other machines and are not expected to match.
+//! `docs/guide/five-steps.md` describes the steps and names the publications. A figure must be as published,
+//! in the unit that its comment states.
 
 /// Step 0: size in GiB, microseconds of munmap before and after.
 pub const MUNMAP: [(u64, f64, f64); 3] =
@@ -30,7 +30,7 @@ pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (2000, [16_007.26, 25_513.07], [4_668.36, 5_834.93]),
 ];
 
-/// Step 3, 48 processes: with the lock of the file, and with a lock per VMA.
+/// Step 3 with 48 processes: each figure with the lock of the file, and with a lock per VMA.
 pub struct Hugetlb {
     /// Faults per second over the whole run.
     pub faults: [f64; 2],

@@ -1,6 +1,6 @@
 //! One operation repeated by one thread, on the engine and on the host.
 //!
-//! `mmap_churn.rs` measures each operation in turns on both sides, and prints them in one table. On the
+//! `mmap_churn.rs` measures each operation in turns on both sides, and prints the times in one table. On the
 //! engine, the calls are direct calls of the library, without an entry into a kernel; the host pays for the
 //! entry.
 
@@ -133,7 +133,7 @@ impl Single {
             }
             Single::Unmap => Ok(Area::populated(PAGES * PAGE)?.unmap().as_nanos() as f64 / PAGES as f64),
             Single::Fork => {
-                // Subtracts the cost of the rest of the process.
+                // Subtract the time of a fork without the area.
                 let without = forks()?;
                 let _area = Area::populated(PAGES * PAGE)?;
                 Ok((forks()? - without).max(0.0) / PAGES as f64)

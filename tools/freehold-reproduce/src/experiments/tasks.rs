@@ -140,8 +140,9 @@ impl Tasks {
         })
     }
 
-    /// Runs the jobs of one thread until the end of the turn. Returns the counted work per second, by the
-    /// thread's own time, because the last job of another thread may wait for long.
+    /// Runs the jobs of one thread until the end of the turn. Returns the counted work per second of the
+    /// thread's own time. The time of the whole turn would be too long if another thread's last job has to
+    /// wait.
     fn jobs(&self, thread: usize, stop: &Stop, job: Job) -> anyhow::Result<f64> {
         let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
         while !stop.is_told() {

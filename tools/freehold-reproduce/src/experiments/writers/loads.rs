@@ -2,7 +2,7 @@
 //!
 //! `mod.rs` creates one [`Shared`] for each side of the comparison, and calls [`Shared::rate`] and
 //! [`Shared::times`] in turns; `tables.rs` prints the results. Each CPU changes only its own part of the
-//! address space, so every loss against one CPU comes from locks and shared cache lines.
+//! address space, so every loss compared with a single CPU comes from locks and shared cache lines.
 //!
 //! Part of a CPU, from `BASE + cpu * PART` on: the area that it changes at offset `OWN`, the area that it
 //! only reads at offset `WATCHED`.
@@ -161,8 +161,8 @@ const WATCHED: u64 = 1 << 34;
 const OWN_PAGES: u64 = 8;
 /// Number of pages of the area that is only read.
 const WATCHED_PAGES: u64 = 512;
-/// With many areas, the number of additional areas before each of the two, and in the stretch where the
-/// engine places mappings. The additional areas fill some leaves.
+/// Number of additional areas that [`Areas::Many`] maps before each of the two areas, and in the stretch
+/// where the engine places mappings. The additional areas fill some leaves.
 const BETWEEN: u64 = 48;
 /// Distance between two additional areas.
 const STRIDE: u64 = 16 * PAGE;
@@ -215,7 +215,7 @@ impl Ends {
 pub struct Shared {
     /// The address space.
     process: Process,
-    /// The lock design of changes: it decides if concurrent changes exist.
+    /// The lock design of changes: it decides whether changes can run concurrently.
     write: Write,
 }
 
@@ -244,9 +244,9 @@ impl Shared {
     }
 
     /// Maps additional areas in the stretch where the engine places mappings of each CPU. With few areas,
-    /// maps one and unmaps it again. The CPUs begin one after the other, because CPUs that map into the same
-    /// hole would conflict for a while. The last area does not merge with any other. Each area has a present
-    /// page, so that its page tables stay.
+    /// maps one area and unmaps it again. The CPUs begin one after the other, because CPUs that map into the
+    /// same hole would conflict for a while. The last area does not merge with any other. Each area has a
+    /// present page, so that its page tables stay.
     fn fill_stretches(&self, world: &World, areas: Areas, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
         let map = |prot| self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0);

@@ -1,10 +1,10 @@
-//! CPUs that change one address space at the same time, each its own part. Compares changes that run one
+//! CPUs that change different parts of one address space at the same time. Compares changes that run one
 //! after the other with concurrent changes of disjoint ranges.
 //!
-//! `loads.rs` has the address space and the operations of the CPUs, `tables.rs` the findings. Two
-//! measurements for each layout of areas: the rate of all CPUs together ([`Rate`], for each load and number
-//! of CPUs), and the times of one CPU's operations while the others run a load ([`Times`]). On a simulated
-//! machine up to 384 CPUs run in virtual time.
+//! `loads.rs` has the address space and the operations of the CPUs; `tables.rs` makes the findings. There are
+//! two measurements for each layout of areas: the rate of all CPUs together ([`Rate`], for each load and
+//! number of CPUs), and the times of one CPU's operations while the other CPUs run a load ([`Times`]). On a
+//! simulated machine up to 384 CPUs run in virtual time.
 
 mod loads;
 mod tables;
