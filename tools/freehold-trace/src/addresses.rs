@@ -1,10 +1,10 @@
 //! The addresses that a call concerns.
 //!
-//! [`addresses`] is the one place that knows, for each call, which arguments are an address and a length, and
-//! how the kernel rounds them. The planner (`plan/`) and the reader of strace output (`strace/beside.rs`,
-//! `strace/call.rs`) use it. It looks only at the call: what is mapped there is in the model of the planner.
-//! The test at the end has the rounding of each kind of call; a wrong range here loses or adds waits between
-//! tasks.
+//! [`addresses`] alone determines, for each call, which arguments are an address and a length, and how the
+//! kernel rounds them. The planner (`plan/`) and the reader of strace output (`strace/beside.rs`,
+//! `strace/call.rs`) use it. The function uses only the call; the planner's model contains the VMAs at these
+//! addresses. The test at the end checks the rounding of each kind of call; a wrong range here loses or adds
+//! waits between tasks.
 
 use crate::CallName;
 use crate::operation::uffdio;

@@ -1,8 +1,9 @@
 //! The effect of each call on the descriptors of its process: opened, copied or closed.
 //!
-//! The call alone decides, without the state of the process. `plan/descriptors.rs` and `plan/file_calls.rs`
-//! apply the effect to the tables of the planner, and `strace/mapped.rs` to those of the reader of strace
-//! output. A new call on descriptors needs an arm in [`done`] and a name in `CallName::is_of_descriptors`.
+//! The effect depends only on the call, not on the state of the process. `plan/descriptors.rs` and
+//! `plan/file_calls.rs` apply the effect to the tables of the planner, and `strace/mapped.rs` to those of the
+//! reader of strace output. A new call on descriptors needs an arm in [`done`] and a name in
+//! `CallName::is_of_descriptors`.
 
 use crate::CallName;
 use crate::operation::{fcntl, open};

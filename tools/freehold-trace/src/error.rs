@@ -1,10 +1,10 @@
 //! Errors in recordings, and the places where they occur.
 //!
-//! Parsers of lines return a [`Bad`], which knows only the offset in the line. The reader adds the file and
-//! the line ([`Bad::at`]), which gives the public [`ReadError`]. Errors of a single line
-//! ([`ReadError::is_of_a_line`]) are counted in `unread.rs`, and reading continues; all others end the
-//! recording. Messages are one line that begins with `FILE:LINE: `. Tests of the readers (`trace_tests.rs`,
-//! `snap_tests.rs`, `strace/tests.rs`) compare them.
+//! Parsers of lines return a [`Bad`], which contains only the offset in the line. The reader adds the file
+//! and the line ([`Bad::at`]); the result is the public [`ReadError`]. Errors of a single line
+//! ([`ReadError::is_of_a_line`]) are counted in `unread.rs`, and reading continues; all other errors end the
+//! reading. Messages are one line that begins with `FILE:LINE: `. Tests of the readers (`trace_tests.rs`,
+//! `snap_tests.rs`, `strace/tests.rs`) compare the messages.
 
 use std::fmt;
 use std::io;

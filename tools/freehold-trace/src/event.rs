@@ -1,4 +1,5 @@
-//! Events: what a task did, when, and the cost on the recorded machine. A recording has one line for each.
+//! Events: what a task did, when the task did it, and the cost on the recorded machine. A recording has one
+//! line for each event.
 //!
 //! This file has only the data types. `trace.rs` reads events from a `NAME.trace`, `strace/` from strace
 //! output, and `write.rs` writes them; `plan/` and `freehold-replay` use them. A letter in parentheses, such
@@ -337,8 +338,8 @@ impl Call {
     /// own memory.
     ///
     /// The proof is a descriptor that denotes the caller (`PIDFD_SELF_THREAD`, `PIDFD_SELF`), or a success
-    /// with advice that the kernel does not accept for another process. Recordings do not contain the process
-    /// of other descriptors.
+    /// with advice that the kernel does not accept for another process. Recordings do not show which process
+    /// other descriptors denote.
     pub fn advises_itself(&self) -> bool {
         let for_others = matches!(self.args[3], 3 | 20 | 21 | 25);
         self.name == CallName::ProcessMadvise
@@ -350,10 +351,10 @@ impl Call {
 /// The cost of an event on the recorded machine, in nanoseconds, as far as the recording contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cost {
-    /// From the entry of the call to the event's time (`e`).
+    /// Time from the entry of the call to the event's time (`e`).
     pub before: Option<u64>,
-    /// From the event's time to the return (`x`). A fault without this value was not resolved, or ended in a
-    /// signal.
+    /// Time from the event's time to the return (`x`). A fault without this value was not resolved, or ended
+    /// in a signal.
     pub after: Option<u64>,
     /// Wait for the mmap lock for writing (`w`).
     pub write_wait: Option<u64>,

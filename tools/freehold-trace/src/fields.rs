@@ -2,8 +2,8 @@
 //!
 //! [`Fields`] is a cursor over one line. Each function takes the next field and advances, or fails with the
 //! text of the expected field and the offset, from which the reader makes an error with file, line and
-//! column. The readers of events, snapshots, limits and strace output use it. It allocates nothing and must
-//! not panic on any bytes (`tests/mutations.rs`).
+//! column. The readers of events, snapshots, limits and strace output use [`Fields`]. Its functions allocate
+//! nothing, and must not panic on any bytes (`tests/mutations.rs`).
 
 use crate::error::Bad;
 
@@ -110,7 +110,7 @@ impl<'a> Fields<'a> {
         self.take_while(|byte| byte != stop)
     }
 
-    /// Returns the bytes before the next one that `belongs` rejects, or before the end of the line.
+    /// Returns the bytes before the next byte that `belongs` rejects, or before the end of the line.
     pub(crate) fn take_while(&mut self, belongs: impl Fn(u8) -> bool) -> &'a [u8] {
         let rest = &self.line[self.at..];
         let length = rest.iter().position(|byte| !belongs(*byte)).unwrap_or(rest.len());

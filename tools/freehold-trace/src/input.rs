@@ -3,9 +3,9 @@
 //!
 //! `recording.rs` opens events and snapshots through [`open`] and gets [`Lines`]; decompression runs on a
 //! thread of its own (`ahead.rs`) with limited memory. The second half of this file handles the names of a
-//! recording's files: it finds the snapshot file in the folder of `NAME.trace`, and the reverse. A new
-//! compression needs its first bytes in `unpack` and its suffix in [`SUFFIXES`]. The tests are in
-//! `recording_tests.rs`.
+//! recording's files: it finds the snapshot file in the folder of `NAME.trace`, and `NAME.trace` in the
+//! folder of the snapshot file. A new compression needs its first bytes in `unpack` and its suffix in
+//! [`SUFFIXES`]. The tests are in `recording_tests.rs`.
 
 use crate::ahead::Ahead;
 use crate::error::ReadError;

@@ -1,10 +1,10 @@
 //! Resource limits of a process.
 //!
-//! [`Limits`] are the complete limits of a line `R` in a recording; [`KnownLimits`] are those that a plan
-//! knows, which later calls change (`plan/limited.rs`). The replay sets them on the engine's address spaces.
-//! Units are bytes; the capability CAP_IPC_LOCK is kept with the limits because it lifts RLIMIT_MEMLOCK.
-//! `freehold-record` writes limits with [`Display`](fmt::Display), and [`Limits::read`] must read that form
-//! (`trace_tests.rs`).
+//! [`Limits`] are the complete limits of a line `R` in a recording; [`KnownLimits`] are the limits as far as
+//! a plan contains them; later calls change these limits (`plan/limited.rs`). The replay sets the known
+//! limits on the engine's address spaces. Units are bytes. The capability CAP_IPC_LOCK is kept with the
+//! limits because it lifts RLIMIT_MEMLOCK. `freehold-record` writes limits with [`Display`](fmt::Display),
+//! and [`Limits::read`] must read that form (`trace_tests.rs`).
 
 use crate::CallName;
 use crate::error::Bad;

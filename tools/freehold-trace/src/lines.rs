@@ -94,7 +94,7 @@ impl Lines {
         bad.at(self.place(), self.line())
     }
 
-    /// Returns the place of the line after the current one.
+    /// Returns the place of the line after the current line.
     fn following(&self) -> Place {
         Place { file: self.file.clone(), line: self.number.saturating_add(1) }
     }
@@ -114,8 +114,8 @@ impl Lines {
         Ok(())
     }
 
-    /// Moves the unread bytes to the front of the buffer, and grows the buffer if they fill it. Overlong
-    /// lines are refused before the buffer exceeds `LONGEST` by more than a few chunks.
+    /// Moves the unread bytes to the front of the buffer, and grows the buffer if these bytes fill it.
+    /// Overlong lines are refused before the buffer exceeds `LONGEST` by more than a few chunks.
     fn make_room(&mut self) {
         self.buffer.copy_within(self.next..self.filled, 0);
         self.filled -= self.next;

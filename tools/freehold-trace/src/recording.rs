@@ -60,8 +60,8 @@ impl Recording {
         Recording::begin(path, input::open(path)?, beside)
     }
 
-    /// Reads the recording in `events`, with its snapshots if there are any. Messages use the name `path`,
-    /// and so does [`Recording::name`] for strace output.
+    /// Reads the recording in `events`, with its snapshots if there are any. Messages use the name `path`.
+    /// For strace output, [`Recording::name`] also uses this name.
     ///
     /// # Errors
     ///

@@ -98,8 +98,8 @@ impl SnapReader {
     }
 }
 
-/// Sorts the runs of pages, so that each page occurs once. A recorder may have listed pages twice, with a
-/// step back in the list.
+/// Sorts the runs of pages, so that each page occurs once. A recorder may have gone back in its list, and may
+/// have listed pages twice.
 fn in_order(mut snapshot: Snapshot) -> Snapshot {
     if snapshot.pages.is_sorted_by(|a, b| a.first + a.count <= b.first) {
         return snapshot;

@@ -1,8 +1,8 @@
 //! Tests the reader and the writer of snapshots (`snap.rs`, `write.rs`).
 //!
 //! A test reads lines of `NAME.snap` and checks the fields or the whole error message. A new field of the
-//! format needs a value in `EXAMPLE`, which must be equal after it was read and written, and its invalid
-//! forms in `errors_name_the_expected_text`.
+//! format needs a value in `EXAMPLE` and its invalid forms in `errors_name_the_expected_text`. `EXAMPLE` must
+//! be unchanged after it was read and written.
 
 use super::*;
 use crate::{SnapWriter, Why};

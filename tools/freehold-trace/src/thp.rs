@@ -2,9 +2,9 @@
 //!
 //! The replay needs the setting to know which memory Linux filled with huge pages; the planner needs it to
 //! know where a fork may share huge pages (`plan/kin.rs`). Newer recordings contain the setting in their head
-//! ([`Recording::machine`]). For others, [`shown_thp`] finds a hint in the snapshots: smaps marks VMAs that
-//! may have huge pages. The setting may differ for each size of page ([`Recording::thp_of_size`]). An unknown
-//! setting stays `None`, and the user of the setting decides what is possible.
+//! ([`Recording::machine`]). For other recordings, [`shown_thp`] finds a hint in the snapshots: smaps marks
+//! VMAs that may have huge pages. The setting may differ for each size of page ([`Recording::thp_of_size`]).
+//! An unknown setting stays `None`, and the code that uses the setting decides which values are possible.
 
 use crate::error::ReadError;
 use crate::input;

@@ -2,7 +2,7 @@
 //!
 //! The reader checks each line by itself and against the earlier lines ([`Seen`]: times ascend, tasks and
 //! files are known). An unreadable line becomes a loss of events, and the lines after it are read. `write.rs`
-//! writes this format, and the tests (`trace_tests.rs`) read what it writes. A new operation, field or letter
+//! writes this format, and the tests (`trace_tests.rs`) read its output. A new operation, field or letter
 //! needs an arm here and in `write.rs`, a line in `docs/reference/trace-format.md`, and a higher [`VERSION`].
 
 use crate::error::{Bad, Place, ReadError, excerpt};
@@ -29,7 +29,7 @@ const MOST_OF_SETTING: usize = 200;
 
 /// Reads the events of a recording.
 pub(crate) struct TraceReader {
-    /// The lines of the file. The current line is the one that was read last.
+    /// The lines of the file. The current line is the line that was read last.
     lines: Lines,
     /// The contents of earlier lines.
     seen: Seen,

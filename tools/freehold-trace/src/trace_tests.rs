@@ -1,8 +1,8 @@
 //! Tests the reader of events (`trace.rs`): lines, fields, and errors in them.
 //!
 //! A test reads lines of `NAME.trace`, after lines that define file 7 and task 2 (`one`). A new operation or
-//! field needs a line in `LINES`, which must be equal after it was read and written, and its invalid forms in
-//! `errors_name_the_expected_text`.
+//! field needs a line in `LINES` and its invalid forms in `errors_name_the_expected_text`. Each line in
+//! `LINES` must be unchanged after it was read and written.
 
 use super::*;
 use crate::TraceWriter;
@@ -111,8 +111,8 @@ fn fields_of_a_line_are_read_into_the_event() {
     assert_eq!(kind("9 - - Z 10"), Kind::Frozen { ns: 10 });
 }
 
-/// A process_madvise concerns the caller if its descriptor says so, or if Linux accepted advice that it does
-/// not accept for another process.
+/// A process_madvise concerns the caller if its descriptor denotes the caller, or if Linux accepted advice
+/// that it does not accept for another process.
 #[test]
 fn advice_for_the_caller_is_recognised() {
     const COLD: u32 = 20;

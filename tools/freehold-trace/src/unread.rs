@@ -3,7 +3,7 @@
 //!
 //! Both readers (`trace.rs`, `strace/`) keep one [`Unread`]; `freehold-replay` prints its errors after the
 //! list of unchecked answers, and exits with status 2. Only errors of a single line belong here:
-//! [`Unread::note`] returns all others, which end the recording. Memory is bounded by [`KEPT`] errors.
+//! [`Unread::note`] returns all other errors, which end the reading. Memory is bounded by [`KEPT`] errors.
 
 use crate::error::ReadError;
 

@@ -1,5 +1,5 @@
-//! Damaged recordings: reading a damaged file ends, either with an error that names the place, or with events
-//! that can be written and read again.
+//! Damaged recordings: reading a damaged file gives either an error that names the place, or events that can
+//! be written and read again.
 //!
 //! Each round damages one of the files in `tests/data` at random places, by a seed that is the number of the
 //! round, and reads it. Three things are checked: no panic, a short message with a valid line number, and
@@ -145,7 +145,7 @@ fn survivors(rounds: u64, text: &str, snapshots: bool) -> u64 {
         };
         match read(&trace, snap.as_deref()) {
             Err(error) => assert_says_where(&error, lines(&trace).max(snap.as_deref().map_or(0, lines))),
-            // A line could not be read, so that there is nothing to compare.
+            // A line could not be read, so there is nothing to compare.
             Ok((events, _)) if events.is_empty() => {}
             Ok((events, lists)) => {
                 survivors += 1;

@@ -1,9 +1,9 @@
 //! A set of addresses, stored as disjoint ranges.
 //!
 //! A model ([`Space`](super::space::Space)) has several such sets: the addresses whose mappings are known,
-//! assumed memory, written bytes, memory that may be locked, and others. A set has no pages: its ranges may
-//! begin and end at any byte. Ranges that touch are joined, so that equal sets are equal values. The test at
-//! the end checks this.
+//! assumed memory, written bytes, memory that may be locked, and others. The ranges of a set may begin and
+//! end at any byte, also within a page. Ranges that touch are joined, so that equal sets are equal values.
+//! The test at the end checks this.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

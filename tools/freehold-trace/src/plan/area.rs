@@ -3,9 +3,9 @@
 //!
 //! [`Areas`] is a part of [`Space`](super::space::Space). The model determines which VMAs a call or a first
 //! write changes, including neighbours that Linux merges or examines. Tasks that change the same VMAs must
-//! keep the recording's order, so a wrong merge here loses a wait or adds one. `calls.rs` and `mremap.rs`
-//! apply calls in the order of the recording. Most changes use [`Areas::insert`] and [`Areas::change`], which
-//! merge as Linux does. [`Areas::put`] and [`Areas::iter_mut`] never merge.
+//! keep the recording's order, so a wrong merge here loses or adds a wait between tasks. `calls.rs` and
+//! `mremap.rs` apply calls in the order of the recording. Most changes use [`Areas::insert`] and
+//! [`Areas::change`], which merge as Linux does. [`Areas::put`] and [`Areas::iter_mut`] never merge.
 //!
 //! A new property that keeps VMAs apart needs a flag or field of [`Area`] and, for a field, a line in
 //! `Area::alike`. The test `vmas_of_the_model_equal_those_of_snapshots` (`tests.rs`) compares the VMAs with
@@ -68,7 +68,8 @@ pub(crate) mod flag {
     pub(crate) const SPECIAL: u32 = PFNMAP | IO | DONTEXPAND;
 }
 
-/// The purpose of a VMA, as far as the call that made it or the kernel's list shows it.
+/// The purpose of a VMA, as far as the recording shows it: by the call that created the VMA, or by the VMA's
+/// name in the kernel's list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Purpose {
     /// No known purpose.
@@ -96,7 +97,7 @@ pub(crate) struct Area {
     pub(crate) purpose: Purpose,
     /// The number of the mapped file or System V segment in the plan.
     pub(crate) file: Option<u32>,
-    /// The access mode of the mapped file, and the open that it comes from, if known.
+    /// The access mode with which the mapped file was opened, and the number of that open, if known.
     pub(crate) access: Option<Access>,
     /// The offset of the first byte in the file. For anonymous memory, the address that the first byte had at
     /// the first write.
@@ -109,8 +110,8 @@ pub(crate) struct Area {
     pub(crate) userfaultfd: Option<u32>,
     /// The family of the VMA's anonymous pages. 0 if the VMA was never written.
     pub(crate) family: u32,
-    /// True if the VMA did not get the family from a fork. Linux then lets the VMA merge with one that has no
-    /// family.
+    /// True if the VMA did not get the family from a fork. Linux then lets the VMA merge with a VMA that has
+    /// no family.
     pub(crate) alone: bool,
     /// The step that gave the VMA its family.
     pub(crate) family_by: Stamp,
@@ -148,7 +149,7 @@ impl Area {
             _ => Purpose::Any,
         };
         let flags = shown.flags.iter().flatten().fold(0, |sum, code| sum | flag::of_code(*code));
-        // These properties have no smaps code, or smaps was not read.
+        // The name shows these properties. They have no smaps code, or smaps was not read.
         let told = match shown.name.starts_with("/SYSV") {
             true => flag::SEGMENT,
             false if purpose == Purpose::Stack => flag::GROWSDOWN,
@@ -159,7 +160,7 @@ impl Area {
         Area { shared: shown.shared, purpose, file, offset, ..anonymous }
     }
 
-    /// Returns the part that begins at `at`. The whole area starts at `start`.
+    /// Returns the part of this area that begins at `at`. The whole area starts at `start`.
     fn from(&self, start: u64, at: u64) -> Area {
         Area { offset: self.offset.wrapping_add(at - start), ..self.clone() }
     }

@@ -20,8 +20,8 @@ impl Space {
         pieces.flat_map(|piece| self.written.within(&piece)).collect()
     }
 
-    /// Notes that a call moved `count` bytes from or to this address space. Returns the pages of these bytes
-    /// whose addresses were unknown until now. They must have been mapped before the call.
+    /// Notes that a call moved `count` bytes from or to this address space. Returns those pages of the moved
+    /// bytes that were unknown until now. These pages must have been mapped before the call.
     pub(super) fn note_mapped(&mut self, transfer: &Transfer, mut count: u64) -> Vec<Range<u64>> {
         self.forget_growth();
         let Some(known_ranges) = &mut self.known_ranges else { return Vec::new() };

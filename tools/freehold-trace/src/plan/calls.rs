@@ -4,9 +4,9 @@
 //! Linux did, from the arguments and the recorded result of the call: the model never decides if a call
 //! succeeds. A failed call has no effect, except a madvise or mprotect that stopped at a hole.
 //!
-//! `syscall.rs` calls both for each planned call, and `vmas.rs` for readers that plan nothing. The model has
-//! no pages: `populate` only notes first writes. Effects of mremap are in `mremap.rs`, of userfaultfds in
-//! `registered.rs`.
+//! `syscall.rs` calls both functions for each planned call, and `vmas.rs` calls them for readers that plan
+//! nothing. The model has no pages: `populate` only notes first writes. The effects of mremap are in
+//! `mremap.rs`, and those of userfaultfds in `registered.rs`.
 //!
 //! A new call needs an arm in `Space::apply` if it changes VMAs, its addresses in `addresses.rs`, and
 //! [`Reach::Pages`] in [`reach`] if it changes only pages. The snapshots of recordings check the effects

@@ -30,7 +30,7 @@ pub struct Access {
     /// True if the file is open for writing.
     pub write: bool,
     /// The number of the recorded open, if known. Copies of a descriptor share this number. A file that is
-    /// opened twice has two numbers, and mappings of the two never merge.
+    /// opened twice has two numbers, and mappings with different numbers never merge.
     pub open: Option<u32>,
 }
 
@@ -64,7 +64,8 @@ pub(super) struct Descriptors {
     of: HashMap<u32, u32>,
     /// The number of the newest table.
     next: u32,
-    /// Userfaultfds of which a descriptor was closed. Other descriptors may still be open.
+    /// Userfaultfds of which a descriptor was closed. Other descriptors of the same userfaultfd may still be
+    /// open.
     left: Vec<u32>,
     /// Number of files opened so far.
     opens: u32,

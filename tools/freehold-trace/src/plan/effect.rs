@@ -31,7 +31,7 @@ use crate::{Call, CallName, Cost, Event, Kind};
 use std::ops::Range;
 
 /// Maximum number of past events that the planner keeps for a task, and of past forks for an address space.
-/// The planner treats older ones as if they did not overlap a new event.
+/// The planner treats older events and forks as if they did not overlap a new event.
 pub(super) const REMEMBERED: usize = 64;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_LOCKED: u64 = 0x2000;
@@ -47,7 +47,7 @@ pub(super) struct Waiting {
     /// True if the event holds the mmap lock for reading. Events that held the lock for writing until `at`
     /// come first.
     pub(super) reads: bool,
-    /// The number of its address space.
+    /// The number of the event's address space.
     pub(super) space: u32,
     /// The event.
     pub(super) event: Event,
@@ -105,8 +105,8 @@ pub(super) fn brings_or_takes(kind: &Kind, cost: &Cost) -> Option<Range<u64>> {
             let page = page_of(*address);
             Some(page..page.saturating_add(PAGE))
         }
-        // A fork excludes a call that acquires the mmap lock only once, and for writing: such a call is not
-        // beside the fork.
+        // A call that acquires the mmap lock only once, for writing, cannot take effect while a fork holds
+        // the lock. Such a call is not beside the fork.
         Kind::Call(call) if cost.write_wait.is_none() || cost.more_locks > 0 => about_pages(call),
         _ => None,
     }

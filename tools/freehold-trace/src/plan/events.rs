@@ -5,8 +5,8 @@
 //! wait for (`touch.rs`), changes the model of the address space, and pushes one or more steps.
 //!
 //! Calls are in `syscall.rs` and `file_calls.rs`. An event whose address space is unknown is counted as set
-//! aside. A function must gather before it pushes a step: the waits that were gathered belong to the next
-//! step that is pushed, and a function that pushes none must clear them.
+//! aside. A function must gather before it pushes a step: gathered waits belong to the next step that is
+//! pushed. A function that gathers waits and pushes no step must clear the waits.
 
 use super::address_set::AddressSet;
 use super::area::{Area, flag};
@@ -107,9 +107,9 @@ impl Planner {
         }
     }
 
-    /// Plans an exec: the task leaves its address space and gets the one in the snapshot. Without a snapshot
-    /// the new address space is unknown; for strace output the planner then follows it from its first call
-    /// on.
+    /// Plans an exec: the task leaves its address space and gets the address space in the snapshot. Without a
+    /// snapshot the new address space is unknown; for strace output the planner then follows it from its
+    /// first call on.
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.files.descriptors.exec(task);
         self.end_userfaultfds(line, task);

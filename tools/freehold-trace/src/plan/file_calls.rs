@@ -93,7 +93,7 @@ impl Planner {
     }
 
     /// Marks a file as doubtful if the call may have removed pages of it. Used for recordings that do not
-    /// contain the calls that open and close descriptors; the file is then the one that was last mapped by
+    /// contain the calls that open and close descriptors; the file is then the last file that was mapped with
     /// this descriptor.
     pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
         let takes = match call.name {
@@ -302,8 +302,8 @@ impl Planner {
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
-    /// Returns the files in the reach of a call whose steps keep their order (`Lengths::follows`). `mapped`
-    /// is the file that the call maps.
+    /// Returns the followed files (`Lengths::follows`) that VMAs in the reach of a call map. `mapped` is the
+    /// file that the call maps.
     pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
         if self.files.lengths.is_empty() {
             return Vec::new();

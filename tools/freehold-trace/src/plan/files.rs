@@ -32,7 +32,8 @@ pub(super) struct Files {
     pub(super) names: HashMap<String, u32>,
     /// The highest number so far.
     count: u32,
-    /// Numbers in the plan by numbers in the recording. `recorded_files` is the set of the former.
+    /// Numbers in the plan by numbers in the recording. `recorded_files` is the set of these numbers in the
+    /// plan.
     pub(super) records: HashMap<u32, u32>,
     recorded_files: HashSet<u32>,
     /// Memfds without a known name.
@@ -91,8 +92,8 @@ impl Files {
         self.huge.extend(huge.map(|bytes| (id, bytes)));
         let plain = PlanFile { size, huge, tmpfs, ..PlanFile::new(id, name) };
         self.new.push(plain);
-        // strace output does not distinguish memfds of one name that were opened by path, so they have one
-        // number.
+        // strace output does not distinguish memfds with the same name that were opened by path, so these
+        // memfds share one number.
         if is_memfd(name) && recording.format() == Format::Strace {
             self.lengths.blur(id);
         }
@@ -104,8 +105,8 @@ impl Files {
         file.is_some() && file == self.names.get(ZEROES).copied()
     }
 
-    /// Returns the number for the model of the file that an mmap maps. A shared mapping of /dev/zero gets a
-    /// number of its own, because no other mapping shares its memory.
+    /// Returns the number that the model uses for the file that an mmap maps. A shared mapping of /dev/zero
+    /// gets a number of its own, because no other mapping shares its memory.
     pub(super) fn own_memory(&mut self, call: &Call, file: Option<u32>) -> Option<u32> {
         let shared = call.name == CallName::Mmap && matches!(call.args[3] & 0xf, 1 | 3);
         if shared && self.is_zeroes(file) { Some(self.next_file()) } else { file }
@@ -189,8 +190,8 @@ impl Files {
         }
     }
 
-    /// Notes that the descriptor of an mmap refers to file `id`. If it referred to another file before, an
-    /// unrecorded open has replaced it, and its properties are forgotten.
+    /// Notes that the descriptor of an mmap refers to file `id`. If the descriptor referred to another file
+    /// before, an unrecorded open has replaced that file, and the properties of the descriptor are forgotten.
     fn note_mapped(&mut self, task: u32, call: &Call, id: Option<u32>) {
         let Some(open) = self.descriptors.get(task, call.args[4]) else { return };
         let same = !open.memfd && open.file.is_none_or(|file| Some(file) == id);
@@ -246,7 +247,8 @@ impl Files {
         match call.name {
             CallName::Shmget => {
                 if let Some(id) = call.returned.value() {
-                    // A shmget that only looks the segment up may pass any size up to the true one.
+                    // A shmget that only looks the segment up may pass any size up to the size of the
+                    // segment.
                     let segment = self.segments.entry(id).or_default();
                     segment.bytes = segment.bytes.max(call.args[1]);
                     segment.key = Some(call.args[0] as u32);

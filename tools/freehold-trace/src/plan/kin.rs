@@ -32,14 +32,14 @@ use rustc_hash::FxHashMap as HashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Maximum number of recent stores per kin that are kept. An address space that ends later may overlap them
-/// in time.
+/// Maximum number of recent stores per kin that are kept. The end of an address space that is read later may
+/// overlap these stores in time.
 const REMEMBERED: usize = 256;
 /// Time in nanoseconds from an exit until the address space counts as torn down, if the recording does not
 /// show the teardown.
 const SLACK: u64 = 1_000_000_000;
 
-/// Address spaces that descend from one by fork, and may share huge pages.
+/// Address spaces that descend from one address space by fork, and may share huge pages.
 #[derive(Debug, Default)]
 struct Kin {
     /// The last store or call in each block, by the number of the block (`keys`).
@@ -115,7 +115,7 @@ impl Kins {
         if whole && self.may_be_huge(area) { block } else { at..at + PAGE }
     }
 
-    /// Reads the sizes that huge pages of anonymous memory may have from the recording. If the setting is not
+    /// Reads from the recording which sizes huge pages of anonymous memory may have. If the setting is not
     /// recorded, any value is possible.
     pub(super) fn ask_for_huge_pages(&mut self, recording: &Recording) {
         if self.always.is_some() {

@@ -24,9 +24,10 @@ struct Length {
     bytes: Option<u64>,
     /// The last step that changed the length.
     changed: Stamp,
-    /// The last step of each task that depends on the length and is later than `changed`: its number by task.
+    /// For each task, the number of its last step that depends on the length. Contains only steps that are
+    /// later than `changed`.
     users: HashMap<u32, u32>,
-    /// True for a memfd. A call that names a path cannot change its length.
+    /// True for a memfd. A call that names a path cannot change the length of a memfd.
     memfd: bool,
     /// True if something unrecorded may have changed the length.
     stale: bool,

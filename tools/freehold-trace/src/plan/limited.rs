@@ -1,12 +1,12 @@
 //! Resource limits: those of each process, and those that the replay sets on an address space before a step.
 //!
 //! Limits belong to a process on Linux, and to an address space in the engine. An address space therefore
-//! gets the limits of the process that is about to use it, if they differ from the current ones. The limits
-//! of an address space change after a call that changed limits, after an exec, and before and after a vfork
-//! child runs in the address space.
+//! gets the limits of the process that is about to use it, unless the address space already has these limits.
+//! The limits of an address space change after a call that changed limits, after an exec, and before and
+//! after a vfork child runs in the address space.
 //!
-//! strace output does not show the contents of an address space at its start, so that the sizes that limits
-//! count are unknown. For strace output, limits are therefore set only for calls that Linux refused, perhaps
+//! strace output does not show the contents of an address space at its start, so the sizes that limits count
+//! are unknown. For strace output, limits are therefore set only for calls that Linux refused, perhaps
 //! because of a limit.
 //!
 //! `events.rs` and `syscall.rs` call these functions before each fault and call. The test
@@ -84,7 +84,7 @@ impl Planner {
         self.give_limits(line, task, number, limits);
     }
 
-    /// Adds a step that sets these limits on the address space, if they differ from the current ones.
+    /// Adds a step that sets these limits on the address space, unless the address space already has them.
     fn give_limits(&mut self, line: u32, task: u32, number: u32, mut limits: KnownLimits) {
         if self.processes.spaces.get(&number).is_some_and(|space| space.doubts_locked) {
             (limits.memlock, limits.may_lock) = (None, None);
@@ -104,9 +104,9 @@ impl Planner {
 }
 
 impl Space {
-    /// Keeps the order of calls that change an amount that a limit counts, because an earlier such call may
-    /// decide whether a later one is refused. `keeps_layout` is true if calls that change the set of free
-    /// addresses also keep their order. Returns the step for which `call`, whose step is `stamp`, waits.
+    /// Keeps the order of calls that change an amount that a limit counts, because an earlier call may decide
+    /// whether a later call is refused. `keeps_layout` is true if calls that change the set of free addresses
+    /// also keep their order. Returns the step for which `call`, whose step is `stamp`, waits.
     pub(super) fn keep_order(&mut self, call: &Call, stamp: Stamp, keeps_layout: bool) -> Option<Stamp> {
         let Space { limits, .. } = self;
         let counts = match call.name {

@@ -1,9 +1,9 @@
 //! Makes a *plan* of a recording: each task's steps in order, and between tasks only the order that addresses
 //! and forks require.
 //!
-//! `freehold-replay` runs a plan on the engine. The order in which events took effect on Linux is an exact
-//! order. That order is the order of the recording, except where events of tasks in one address space overlap
-//! (`effect.rs`). Steps may run in another order or concurrently if the results stay the same:
+//! `freehold-replay` runs a plan on the engine. On Linux, events took effect in one exact order. That order
+//! is the order of the recording, except where events of tasks in one address space overlap (`effect.rs`).
+//! Steps may run in another order or concurrently if the results stay the same:
 //!
 //! | step | waits for earlier steps of other tasks in the same address space that |
 //! | --- | --- |
@@ -30,7 +30,7 @@
 //! | gather, note | to gather is to collect the waits of the next step. To note is to store the stamp of a step in the model, so that later steps gather it |
 //! | reach | the addresses that a call concerns (`Reach`) |
 //! | chunk, block | aligned 2 MiB of addresses, the size of a huge page. A block may also be a smaller aligned range |
-//! | kin | address spaces that descend from one by fork and may share huge pages (`kin.rs`) |
+//! | kin | address spaces that descend from one address space by fork and may share huge pages (`kin.rs`) |
 //! | unknown | of addresses: neither a snapshot nor a recorded call determines the mapping. Only strace output leaves addresses unknown, because it does not show the mappings at the start (`unknown.rs`) |
 //! | assumed | of unknown addresses: a call that succeeded shows that memory is mapped, but not which memory. The replay maps anonymous memory there ([`StepKind::Assume`]) |
 //! | unsure | not determined by the recording. The replay performs an unsure call and does not compare its result ([`PlannedCall::unsure`]). A comparison with a snapshot skips unsure pages ([`Unsure`]) |

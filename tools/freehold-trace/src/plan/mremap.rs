@@ -2,8 +2,8 @@
 //!
 //! A successful mremap moves, grows or shrinks the VMAs of the source, with the merges and splits that Linux
 //! makes. `calls.rs` calls [`Space::mremap`] for each planned mremap. Unknown memory (`unknown.rs`) has no
-//! VMAs in the model: a call on it only unmaps the ranges that it replaces or removes. The tests
-//! (`mremap_tests.rs`) have a drawing of a move of several VMAs.
+//! VMAs in the model: an mremap of unknown memory only unmaps the ranges that the call replaces or removes.
+//! The tests (`mremap_tests.rs`) have a drawing of a move of several VMAs.
 
 use super::area::{Area, flag};
 use super::space::{AppliedCall, MREMAP_DONTUNMAP, Space};
@@ -64,8 +64,8 @@ impl Space {
         }
     }
 
-    /// Moves the part of one area from `source` to `target`. The part ends at the end of `source`, or grows
-    /// by the move.
+    /// Moves the part of an area at `source` to `target`. If `target` is longer than `source`, the moved part
+    /// grows to the length of `target`.
     fn move_area(&mut self, source: Range<u64>, target: Range<u64>, applied: &AppliedCall<'_>) {
         let flags = applied.call.args[3];
         let (at, to) = (source.start, target.start);

@@ -1,11 +1,11 @@
-//! The order between steps that addresses require.
+//! The order that addresses require between steps.
 //!
 //! [`Order`] is a part of the model of one address space ([`Space`](super::space::Space)). For each address
 //! it keeps the last steps that later steps must wait for. A later step need not wait for older steps,
 //! because the last step has waited for them. `touch.rs` asks for these steps and notes new ones. Faults are
 //! kept per chunk of 2 MiB and task, changes per range. A larger chunk would only add waits; with a smaller
-//! one, a change would miss faults that mapped huge pages. At the end of a segment [`Order::forget`] empties
-//! the order.
+//! chunk, a change would miss faults that mapped huge pages. At the end of a segment [`Order::forget`]
+//! empties the order.
 
 use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;
@@ -77,8 +77,8 @@ impl Order {
         }
     }
 
-    /// Notes that step `stamp` changes `range`, and forgets all earlier steps in `range`. The step must wait
-    /// for them, so that later steps need to wait only for this one.
+    /// Notes that step `stamp` changes `range`, and forgets all earlier steps in `range`. Step `stamp` must
+    /// wait for the forgotten steps, so that later steps need to wait only for `stamp`.
     pub(crate) fn note_change(&mut self, range: &Range<u64>, stamp: Stamp) {
         if range.start >= range.end {
             return;

@@ -50,8 +50,8 @@ impl Planner {
     }
 
     /// Returns a step for the part that a brk has added to the heap. The step makes this part executable.
-    /// Returns `None` if the heap did not grow or is not executable. brk has no argument for rights, so that
-    /// this needs a step of its own.
+    /// Returns `None` if the heap did not grow or is not executable. brk has no argument for rights, so the
+    /// added part needs a separate step.
     pub(super) fn executable_heap(&self, task: u32, call: &Call, reach: &Reach) -> Option<StepKind> {
         let grown = match (call.name, reach) {
             (CallName::Brk, Reach::Vmas([grown, _])) => grown.clone(),

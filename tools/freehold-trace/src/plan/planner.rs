@@ -2,8 +2,8 @@
 //!
 //! A [`Planner`] owns a recording and all state of its plan. `run.rs` reads events and calls the functions of
 //! each kind of event (`events.rs`, `syscall.rs`, `file_calls.rs`), which use the parts of the planner and
-//! push steps into the [`SegmentBuilder`]. One thread uses a planner; another may run the segments that the
-//! planner has returned. State that concerns one subject belongs in a part, not in a field here.
+//! push steps into the [`SegmentBuilder`]. One thread uses a planner; another thread may run the segments
+//! that the planner has returned. State that concerns one subject belongs in a part, not in a field here.
 
 use super::effect::Waiting;
 use super::files::Files;

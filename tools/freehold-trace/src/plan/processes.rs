@@ -1,10 +1,10 @@
 //! The tasks of a recording, their processes, and the address spaces that they run in.
 //!
 //! [`Processes`] is a part of the planner. Tasks have the serial numbers of the recording. Address spaces
-//! have numbers of the plan, because a process gets a new one at each exec, and tasks may share one.
-//! `events.rs` adds and removes tasks, and `run.rs` asks for the state of a task before it places an event. A
-//! task of which events were lost has no known address space (`Task::lost`): use [`Processes::space_of`]
-//! instead of the field, because it checks this.
+//! have numbers of the plan, because a process gets a new address space at each exec, and several tasks may
+//! share an address space. `events.rs` adds and removes tasks, and `run.rs` asks for the state of a task
+//! before it places an event. A task of which events were lost has no known address space (`Task::lost`): use
+//! [`Processes::space_of`], which checks this, instead of the field.
 
 use super::aside;
 use super::effect::Beside;
@@ -60,7 +60,8 @@ pub(super) struct Task {
     pub(super) lost: bool,
     /// The task's last events that brought in or removed pages while other tasks ran in the address space.
     pub(super) beside: VecDeque<Beside>,
-    /// Number of ends in its kin (`Kin::ends`) for which the task has waited in this segment.
+    /// Number of ends (`Kin::ends`) for which the task has waited in this segment, in the kin of its address
+    /// space.
     pub(super) exits_known: usize,
     /// True if the task has torn down an address space since its last exec.
     pub(super) torn_down: bool,

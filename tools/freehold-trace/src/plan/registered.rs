@@ -7,9 +7,9 @@
 //!
 //! A registration keeps a VMA from merging with neighbours that are registered differently, and Linux may
 //! refuse to move registered VMAs. The plan does not follow descriptors that were sent to another process,
-//! nor descriptors held by a call that has not returned. After the planned end, registrations are therefore
-//! doubtful (`Space::doubts_userfaultfd`), and moves that Linux refuses there are not checked. The tests are
-//! in `registered_tests.rs`.
+//! nor descriptors held by a call that has not returned. Such a descriptor can keep a userfaultfd alive after
+//! its planned end. After that end, registrations are therefore doubtful (`Space::doubts_userfaultfd`), and
+//! refused moves are not checked. The tests are in `registered_tests.rs`.
 
 use super::area::flag;
 use super::order::Stamp;
@@ -27,8 +27,8 @@ pub(super) struct Userfaultfds {
     pub(super) spaces: HashMap<u32, u32>,
     /// Number of userfaultfds so far.
     pub(super) count: u32,
-    /// True if the recording contains a UFFDIO_API or a registration. A recording without any may come from a
-    /// recorder that does not record them.
+    /// True if the recording contains a UFFDIO_API or a registration. A recording without these calls may
+    /// come from a recorder that does not record them.
     pub(super) recorded: bool,
 }
 

@@ -3,8 +3,9 @@
 //! The recording shows only that the removal took effect between the entry and the return of shmctl;
 //! `removals.rs` explains how the results of other calls narrow that time, and keeps the removals. `run.rs`
 //! calls `place_removals` before each call, fork, exec and exit. The removal becomes a step of the task whose
-//! call requires it ([`StepKind::Remove`]); if it is placed too early or too late, a call on the segment gets
-//! another result than on Linux. The tests (`removed_tests.rs`) have the cases in which two calls overlap.
+//! call requires it ([`StepKind::Remove`]); if the removal is placed too early or too late, a call on the
+//! segment gets another result than on Linux. The tests (`removed_tests.rs`) have the cases in which two
+//! calls overlap.
 
 use super::area::{flag, page_of};
 use super::aside;

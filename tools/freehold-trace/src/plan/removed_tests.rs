@@ -42,7 +42,8 @@ fn steps(segment: &Segment) -> Vec<String> {
 fn overlapping_calls_are_ordered_by_their_results() {
     let refused = "shmdt 30000 = -22";
     for (events, order) in [
-        // The removal begins before or after the call, and overlaps it. The result of the call decides.
+        // The removal begins before or after the call, and overlaps the call. The result of the call decides
+        // the order.
         ("20 0 2 shmctl 5 0 0 = 0 x10\n25 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x9\n", true),
         ("20 0 2 shmctl 5 0 0 = 0 x10\n25 0 1 remap_file_pages 30000 1000 0 0 0 = 0 e1 x9\n", false),
         ("20 0 1 remap_file_pages 30000 1000 0 0 0 = -22 e1 x20\n25 0 2 shmctl 5 100 0 = 0 x2\n", true),
@@ -135,7 +136,7 @@ fn reused_identifier_is_a_new_segment() {
 }
 
 /// Before the removal, steps that use the segment have no order. After the removal, each such step waits for
-/// the previous one, in other address spaces too.
+/// the previous such step, in other address spaces too.
 #[test]
 fn removed_segment_keeps_the_order_of_its_users() {
     let (_, segment) = attached(

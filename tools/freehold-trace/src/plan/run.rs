@@ -8,7 +8,7 @@
 //! Three queues contain events that were read and not planned: `Planner::waiting` (the event takes effect
 //! later), `Removals::held` (a refused call may belong to a later removal), and `Planner::held` (the event
 //! belongs to the next segment). At the end of the recording, and wherever the program is frozen,
-//! `next_segment` plans the events of the first two.
+//! `next_segment` plans the events of the first two queues.
 
 use super::aside;
 use super::effect::{Waiting, event_span};
@@ -130,7 +130,7 @@ impl Planner {
                 self.exit(line, task);
                 self.kins.left_kin(&mut self.processes, task, leaves);
             }
-            // The line of the exec also names the snapshot, so the exec was planned with it.
+            // The line of the exec also names the snapshot, so the exec was planned with this snapshot.
             Kind::Snapshot { why: Why::Exec, .. } => {}
             Kind::Snapshot { id, why, process } => {
                 let snapshot = self.named(line, id)?;
@@ -157,7 +157,7 @@ impl Planner {
         self.end_exec(task).into_iter().for_each(|fault| self.fault(task, fault));
     }
 
-    /// Drops the faults of an execve that ends in a new image or in no image.
+    /// Drops the faults of an execve that succeeded, or during which the task ended.
     fn forget_exec(&mut self, task: u32) {
         self.end_exec(task).iter().for_each(|_| self.aside(aside::IN_EXEC));
     }
@@ -174,7 +174,7 @@ impl Planner {
         Ok(snapshot)
     }
 
-    /// Adds a task that no clone has created: the first task, or one that ran before the recording began.
+    /// Adds a task that no clone has created: the first task, or a task that ran before the recording began.
     fn meet(&mut self, task: u32, line: u32) {
         if self.processes.tasks.contains_key(&task) {
             return;
@@ -249,7 +249,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans the waiting events that have taken effect at `until`.
+    /// Plans the waiting events that have taken effect by the time `until`.
     pub(super) fn plan_waiting(&mut self, until: u64) -> Result<(), ReadError> {
         let place = |waiting: &Waiting| (waiting.at, waiting.reads, waiting.event.line);
         loop {
@@ -268,16 +268,16 @@ impl Planner {
         self.event(event)
     }
 
-    /// Returns true if all waiting events must be planned before `event`, whatever their times: one of them
-    /// belongs to the same task or may create the task, or all tasks are stopped.
+    /// Returns true if all waiting events must be planned before `event`, whatever their times. This is so if
+    /// a waiting event belongs to the task of `event` or may create that task, or if all tasks are stopped.
     fn is_behind_all(&self, event: &Event) -> bool {
         let still = matches!(event.kind, Kind::Snapshot { .. } | Kind::Frozen { .. } | Kind::Lost { .. });
         let waits = || self.waiting.iter().any(|waiting| waiting.event.task == event.task);
         still || !self.processes.tasks.contains_key(&event.task) || waits()
     }
 
-    /// Plans a call, or holds it if Linux may have refused it because of a removal that the recording has
-    /// later. Also places removals that took effect before the call.
+    /// Plans a call, or holds it if Linux may have refused it because of a removal that comes later in the
+    /// recording. Also places removals that took effect before the call.
     pub(super) fn call_in_turn(&mut self, line: u32, task: u32, call: Call, when: When) {
         if let Some(segment) = self.waits_for_removal(task, &call) {
             self.removals.held.push(PendingCall { line, task, call, segment, until: when.to });
@@ -308,8 +308,8 @@ impl Planner {
         self.release(0, u64::MAX);
     }
 
-    /// Notes a removal of a segment, which `when` covers. Places older removals that nothing has placed, and
-    /// plans the held calls that this removal explains.
+    /// Notes a removal of a segment that took effect in the period `when`. Places older removals that are not
+    /// placed yet, and plans the held calls that this removal explains.
     fn note_removal(&mut self, line: u32, task: u32, segment: u64, when: When) {
         let followed =
             self.files.segments.contains_key(&segment) && !self.removals.outside.contains(&segment);

@@ -78,7 +78,8 @@ pub(crate) struct Space {
     pub(crate) kin: u32,
 }
 
-/// The *reach* of a call: the addresses that the call concerns. It decides for which steps the call waits.
+/// The *reach* of a call: the addresses that the call concerns. The reach decides for which steps the call
+/// waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// The VMAs in these two ranges and adjacent to them. A range may be empty.
@@ -161,8 +162,8 @@ impl Space {
         alone
     }
 
-    /// Notes a write at `at`. Returns true if the write was the first one, which gives its area a family of
-    /// anonymous pages.
+    /// Notes a write at `at`. Returns true if the write was the first write in its area, which gives the area
+    /// a family of anonymous pages.
     pub(crate) fn first_write(&mut self, at: u64, stamp: Stamp, families: &mut u32) -> bool {
         let first = self.needs_family(at);
         if first {

@@ -11,8 +11,8 @@ use super::order::Stamp;
 use crate::{Call, FaultCode, KnownLimits, Snapshot, TmpfsHuge};
 use std::ops::Range;
 
-/// A part of a recording, ready to run: each task's steps in order, with the steps that each must wait for.
-/// All tasks finish a segment before the next one begins.
+/// A part of a recording, ready to run: each task's steps in order, with the steps that each step must wait
+/// for. All tasks finish a segment before the next segment begins.
 #[derive(Debug, Default)]
 pub struct Segment {
     /// The tasks with steps in this segment, in ascending order.
@@ -161,8 +161,8 @@ pub enum StepKind {
     Clear(Range<u64>),
 }
 
-/// Unsure pages: the recording does not determine one of their properties, because it does not determine the
-/// order of two events. A comparison with a snapshot skips that property.
+/// Unsure pages: the recording does not determine one property of these pages, because the order of two
+/// events is not recorded. A comparison with a snapshot skips that property.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unsure {
     /// Pages that may or may not be present: another task mapped or unmapped them while a fork copied the
@@ -219,7 +219,7 @@ pub struct PlannedCall {
     /// that were mapped before the recording began.
     pub assumed: Vec<Range<u64>>,
     /// The addresses of the bytes that process_vm_readv read and that recorded calls had written. Only these
-    /// bytes are compared: the program may have stored all others itself.
+    /// bytes are compared: the program may have stored all other bytes itself.
     pub written: Vec<Range<u64>>,
     /// True if the address space has unknown addresses, because its start is not recorded.
     pub partly: bool,

@@ -1,5 +1,5 @@
-//! Plans a system call: decides if the call can be checked, adds its steps to the plan with the steps that
-//! they wait for, and applies the call to the model of its address space.
+//! Plans a system call: decides if the call can be checked, adds its steps and their waits to the plan, and
+//! applies the call to the model of its address space.
 //!
 //! Input: a recorded call, its task and its line. Output: steps in `Planner::builder`, and a changed model
 //! ([`Space`]). [`Planner::call`] is the entry:
@@ -14,9 +14,8 @@
 //!
 //! A model is taken out of `Processes::spaces` while a call is planned, and every path must insert the model
 //! again. Steps are pushed in the order: memory that is cleared or assumed, the call, memory that the call
-//! removed or moved. The stamp that the model gets is that of the last of these steps. A new call that the
-//! replay cannot check needs an arm in `reason_not_planned`. The tests are in `tests.rs` and
-//! `unknown_tests.rs`.
+//! removed or moved. The model gets the stamp of the last of these steps. A new call that the replay cannot
+//! check needs an arm in `reason_not_planned`. The tests are in `tests.rs` and `unknown_tests.rs`.
 
 use super::area::PAGE;
 use super::aside;
@@ -169,8 +168,8 @@ impl Planner {
         }
         let partly = space.known_ranges.is_some();
         let files = self.followed(&space, &reach, about.file);
-        // The waits are gathered before `assume` adds steps, because the first step that is pushed gets them.
-        // Later steps of the task run after that step, so they need no waits of their own.
+        // The waits are gathered before `assume` adds steps, because the first step that is pushed gets these
+        // waits. Later steps of the task run after that step, so they need no waits of their own.
         let beside = space.gather(&reach, &mut self.builder.waits);
         let (unsure, before, mut after) = self.assume(&mut space, at, &about.call, &reach);
         if unsure && unknown::is_skipped_if_unsure(&about.call) {
@@ -185,7 +184,7 @@ impl Planner {
         after.extend(about.emptied.clone().map(StepKind::Clear));
         after.extend(self.executable_heap(at.task, &about.call, &reach));
         // The model gets the stamp of the last step that belongs to the call, so that later steps wait for
-        // all of them.
+        // all steps of the call.
         let stamp = Stamp { index: stamp.index + before + after.len() as u32, ..stamp };
         files.into_iter().for_each(|file| self.files.lengths.uses(file, stamp, &mut self.builder.waits));
         let heap = first_heap(&mut space, &about.call);
@@ -201,8 +200,8 @@ impl Planner {
         after.into_iter().for_each(|what| self.push(at.task, at.line, what));
     }
 
-    /// Sets a refused call aside whose result depends on unknown memory. If the call has unmapped the range
-    /// `emptied` on Linux although it was refused, a step of the plan unmaps the range.
+    /// Sets aside a refused call whose result depends on unknown memory. If Linux unmapped the range
+    /// `emptied` although the call was refused, a step of the plan unmaps the range.
     fn skip_unsure_call(&mut self, at: Position, emptied: Option<Range<u64>>) {
         emptied.into_iter().for_each(|range| self.push(at.task, at.line, StepKind::Clear(range)));
         self.builder.waits.clear();

@@ -246,8 +246,8 @@ fn waits_of_many_tasks_grow_linearly() {
     assert!(segment.waits.len() as u64 <= 2 * segment.events, "{} waits", segment.waits.len());
 }
 
-/// A task that has waited for thousands of tasks and then creates thousands does not copy its list of waits
-/// to each of them.
+/// If a task has waited for thousands of tasks and then creates thousands of tasks, the planner does not copy
+/// its list of waits to each new task.
 #[test]
 fn inherited_waits_of_many_tasks_are_bounded() {
     let many = 2000;

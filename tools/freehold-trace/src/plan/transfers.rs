@@ -1,9 +1,10 @@
 //! Calls that read or write the memory of another address space.
 //!
 //! The calls are process_vm_readv, process_vm_writev and process_madvise. The memory of the caller and of the
-//! other process may be unknown, so this file says how much of the result a replay can compare ([`Partial`]).
-//! It also makes the call wait for all steps in the other address space. `syscall.rs` calls it for each such
-//! call, and stores the answer in the `PlannedCall`. The bytes themselves are in `bytes.rs`.
+//! other process may be unknown, so this file determines how much of the result a replay can compare
+//! ([`Partial`]). This file also makes the call wait for all steps in the other address space. `syscall.rs`
+//! uses these functions for each such call, and stores their results in the `PlannedCall`. The bytes
+//! themselves are in `bytes.rs`.
 
 use super::address_set::AddressSet;
 use super::planner::Planner;
@@ -26,7 +27,7 @@ pub(super) enum Partial {
 
 impl Planner {
     /// Returns whether the result of a call depends on unknown memory. The memory may be in the caller's
-    /// address space, which has the given number, or in the other process.
+    /// address space, whose number is `number`, or in the other process.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
         let ranges_of = |space: Option<u32>| {

@@ -15,8 +15,9 @@
 //! which steps precede the call, and if the result of the call can be compared. In an address space that a
 //! snapshot shows from its start, the functions have no effect except on growth and locks.
 //!
-//! In case of doubt, mark addresses as unknown: too much knowledge leads to false differences, too little
-//! only to answers that are not compared. The tests (`unknown_tests.rs`) check single calls.
+//! In case of doubt, mark addresses as unknown. Addresses that are wrongly marked as known lead to false
+//! differences; addresses that are wrongly marked as unknown only lead to answers that are not compared. The
+//! tests (`unknown_tests.rs`) check single calls.
 
 use super::address_set::AddressSet;
 use super::area::{PAGE, flag};
@@ -61,8 +62,8 @@ fn mapped_before(call: &Call, range: &Range<u64>) -> Range<u64> {
         CallName::Mmap | CallName::Munmap | CallName::Brk | CallName::Shmat => 0..0,
         // With the default policy, the call skips holes.
         CallName::Mbind if call.args[2] == 0 => 0..0,
-        // An mremap that does not grow the range examines only the first VMA: the rest may have holes or
-        // other VMAs.
+        // An mremap that does not grow the range examines only the first VMA: the rest of the range may have
+        // holes or other VMAs.
         CallName::Mremap if new <= old || old == 0 => range.start..range.start.saturating_add(PAGE),
         _ => range.clone(),
     }
@@ -228,7 +229,8 @@ impl Space {
                 continue;
             }
             if *later {
-                // A munmap succeeds with or without mappings in its range.
+                // The order does not change the result of a munmap, which succeeds with or without mappings
+                // in its range.
                 unsure |= call.name != CallName::Munmap;
                 if known_ranges.missing(range).is_empty() && self.areas.cover(range) {
                     self.awaited.add(range.clone());

@@ -108,7 +108,8 @@ fn memory_below_a_growing_mapping_is_unknown() {
     let refused = |from: u64| call(CallName::Mlock, [from, 0x1000, 0, 0, 0, 0], Returned::Error(12));
     assert!(space.learn_from_call(&refused(0x7000), &[0x7000..0x8000, 0..0]).unsure);
     assert!(!space.learn_from_call(&refused(0x8000), &[0x8000..0x9000, 0..0]).unsure);
-    // Memory below the mapping that has grown out of it stays after the munmap, and may grow further.
+    // The mapping may have grown below the unmapped range. That memory stays after the munmap, and may grow
+    // further.
     space.learn_from_call(&unmap, &[0x6000..0x9000, 0..0]);
     space.areas.unmap(&(0x6000..0x9000));
     assert!(space.learn_from_call(&refused(0x4000), &[0x4000..0x5000, 0..0]).unsure);
@@ -119,7 +120,7 @@ fn beside(call: Call, range: Range<u64>, later: bool, locks: bool) -> Call {
     Call { beside: vec![Beside { range, later, locks }], ..call }
 }
 
-/// Two calls overlap in time, and one of them may have unmapped memory that the other concerns.
+/// Two calls overlap in time, and one of the calls may have unmapped memory that the other call concerns.
 #[test]
 fn range_that_two_calls_change_concurrently_is_unknown() {
     let mut space = space();

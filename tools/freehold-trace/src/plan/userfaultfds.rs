@@ -1,4 +1,4 @@
-//! The userfaultfds of processes: the userfaultfd of each descriptor, and its end.
+//! The userfaultfds of processes: which userfaultfd each descriptor denotes, and when each userfaultfd ends.
 //!
 //! A program creates a userfaultfd by a call or by an ioctl of /dev/userfaultfd, and names its descriptor in
 //! later ioctls. This file maps descriptors to userfaultfds, so that `registered.rs` can note registrations,
@@ -76,8 +76,8 @@ impl Planner {
     }
 
     /// Returns true if a refused mremap is set aside because registrations are doubtful. Linux refuses to
-    /// move several VMAs at once if one is registered with a userfaultfd. Before it refused one of them,
-    /// Linux may have moved others, so both ranges become unknown.
+    /// move several VMAs at once if one of the VMAs is registered with a userfaultfd. Linux may already have
+    /// moved the VMAs before the registered VMA, so both ranges become unknown.
     pub(super) fn passes_over_move(&mut self, space: u32, call: &Call) -> bool {
         let recorded = self.userfaultfds.recorded;
         let doubted =

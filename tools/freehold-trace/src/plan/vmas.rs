@@ -71,7 +71,7 @@ impl Vmas {
     }
 
     /// Applies a call. `segment` is the size in bytes of the System V segment that shmat attaches. Returns
-    /// the ranges where VMAs may have changed. Either may be empty.
+    /// the ranges where VMAs may have changed. Either range may be empty.
     pub fn call(&mut self, call: &Call, segment: u64) -> [Range<u64>; 2] {
         let changed = match reach(call, &self.space, segment) {
             Reach::Vmas(ranges) => ranges,
@@ -90,8 +90,8 @@ impl Vmas {
         changed
     }
 
-    /// Applies a fault at `address`. Returns the range by which a stack has grown, which is empty if none
-    /// has.
+    /// Applies a fault at `address`. Returns the range by which a stack has grown, which is empty if no stack
+    /// has grown.
     pub fn touch(&mut self, address: u64) -> Range<u64> {
         let page = page_of(address);
         let next = self.space.areas.next(page).filter(|_| self.space.areas.find(page).is_none());

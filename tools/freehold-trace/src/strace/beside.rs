@@ -1,14 +1,14 @@
 //! Calls of one address space that overlap in time: finds the calls *beside* each call ([`Beside`]).
 //!
-//! strace does not show the order in which overlapping calls took effect, but it shows which calls overlap:
-//! each of the two begins, in a line of its own, before the other returns. `mod.rs` asks for the calls beside
-//! each call that it reports ([`Recent::beside`]), and stores their common addresses in `Call::beside`.
-//! `plan/unknown.rs` then treats these addresses as unknown. The *extent* of a call is the addresses that the
-//! call concerns, with the kind of change there. For a call that has not returned, the reader looks ahead to
-//! its resumed line.
+//! strace does not show the order in which overlapping calls took effect, but its lines show which calls
+//! overlap: the beginning of each of the two calls, on a separate line, comes before the return of the other
+//! call. `mod.rs` asks for the calls beside each call that it reports ([`Recent::beside`]), and stores their
+//! common addresses in `Call::beside`. `plan/unknown.rs` then treats these addresses as unknown. The *extent*
+//! of a call is the addresses that the call concerns, with the kind of change there. For a call that has not
+//! returned, the reader looks ahead to its resumed line.
 //!
-//! A missed overlap leads to false differences in a replay; a superfluous one only to answers that are not
-//! compared. The test is `overlapping_calls_are_reported_with_their_common_range` (`tests.rs`).
+//! A missed overlap leads to false differences in a replay; a superfluous overlap only leads to answers that
+//! are not compared. The test is `overlapping_calls_are_reported_with_their_common_range` (`tests.rs`).
 
 use super::call::{self, Made};
 use super::feed::Feed;
@@ -53,7 +53,7 @@ pub(super) struct Recent {
     /// Reported calls that later calls may overlap, oldest first.
     calls: VecDeque<Past>,
     /// Calls that have returned and are not reported yet, because other calls must be reported first. The
-    /// last one is reported next. `None` stands for a call without an extent.
+    /// last of these calls is reported next. `None` stands for a call without an extent.
     waiting: Vec<Option<Past>>,
 }
 
@@ -71,7 +71,7 @@ impl Recent {
     }
 
     /// Returns the addresses that a call of `pid` has in common with calls that overlap it. The call lasted
-    /// from line `begun` to line `ended`. Also keeps the call for later ones.
+    /// from line `begun` to line `ended`. Also keeps the call for later calls.
     pub(super) fn beside(
         &mut self,
         (pid, made): (u32, &Made<'_>),
@@ -97,7 +97,7 @@ impl Recent {
                 extent.meet(&other, true, &mut found);
             }
         }
-        // A later call can overlap this one only if it is already in progress.
+        // Only a call that is already in progress can overlap this call and return later.
         if !alone {
             if self.calls.len() == MOST {
                 self.calls.pop_front();
@@ -120,7 +120,7 @@ pub(super) fn made_free(
     Ok(extent.is_none_or(|extent| meets(&extent.freed)))
 }
 
-/// Returns the extent of the begun call of `pid`, which is read from the resumed line ahead. Returns `None`
+/// Returns the extent of the begun call of `pid`. Reads ahead to the resumed line of the call. Returns `None`
 /// if that line is not found or the call has no extent.
 fn until_its_end(pid: u32, tasks: &mut Tasks, feed: &mut Feed) -> Result<Option<Extent>, ReadError> {
     let Some(begun) = tasks.get_mut(pid).and_then(|task| task.begun.as_mut()) else { return Ok(None) };
@@ -176,8 +176,8 @@ impl Extent {
             freed = to.end..at.end;
             to = 0..0;
         } else if name == Mremap && at.is_empty() {
-            // With an old length of zero, the call makes a second mapping of the memory at the address. Its
-            // first page stands for it.
+            // With an old length of zero, the call makes a second mapping of the memory at the address. The
+            // first page of this memory stands for all of it.
             at.end = at.start.saturating_add(PAGE);
         }
         let freed = value.map_or(0..0, |_| freed);

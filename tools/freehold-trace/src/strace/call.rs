@@ -15,7 +15,8 @@ use crate::error::{Bad, ReadError};
 use crate::operation::{capability, fcntl, prctl, rlimit, uffdio};
 use crate::{CallName, Returned};
 
-/// The name that a strace that does not know mseal prints for the call, always with six arguments.
+/// The name of mseal in the output of a strace that does not know the call. Such a strace always prints six
+/// arguments.
 const MSEAL: &str = "syscall_0x1ce";
 /// `CLONE_VM | CLONE_VFORK`, the flags that vfork implies.
 const VFORK: u64 = 0x4100;
@@ -87,8 +88,8 @@ pub(super) fn read(text: &[u8], known: CallName) -> Result<Made<'_>, Bad> {
     let mut odd = None;
     let args = values(known, &found, &mut odd)?;
     if end.returned.value().is_some_and(|value| value != 0) && returns_nothing(known, &args) {
-        // Such a call returns no other number: a signal killed the task during the call, and the number is
-        // not a result.
+        // The call returns only 0 or an error. Any other number is not a result: a signal killed the task
+        // during the call.
         end.returned = Returned::Never;
     }
     Ok(Made { name: known, args, end, note, odd, vectors })
@@ -171,7 +172,7 @@ fn most(name: CallName) -> usize {
 /// Returns the arguments as numbers, in the form of [`crate::Call::args`]. Sets `odd` if flags contain an
 /// unknown name.
 fn values(name: CallName, found: &[Arg<'_>], odd: &mut Option<Bad>) -> Result<[u64; 6], Bad> {
-    // Flags with an unknown name among them are read without that name.
+    // If flags contain an unknown name, only the other names are used.
     let mut number = |arg: Arg<'_>| match number(arg) {
         Err(bad) => known_part(arg).inspect(|_| *odd = Some(bad)).ok_or(bad),
         value => value,
@@ -328,7 +329,7 @@ impl Made<'_> {
 
 /// The reason why a call could not be reported.
 pub(super) enum MadeError {
-    /// The call's own text is invalid. The caller knows its place.
+    /// The call's own text is invalid. The caller adds the place of the text.
     Text(Bad),
     /// Another line could not be read.
     Read(ReadError),

@@ -1,10 +1,10 @@
 //! Changes of CAP_IPC_LOCK by calls that recordings do not contain. Only the capability in the initial user
 //! namespace counts.
 //!
-//! A process that gives up root also gives up all effective capabilities, even if it keeps its permitted
-//! ones, unless it has set SECBIT_NO_SETUID_FIXUP. A process that becomes root, or that executes a program
-//! while not root, may regain capabilities. In another user namespace than the initial one, a process has no
-//! capabilities that count.
+//! A process that gives up root also loses all effective capabilities, even if it keeps its permitted
+//! capabilities. A process that has set SECBIT_NO_SETUID_FIXUP keeps its effective capabilities. A process
+//! that becomes root, or that executes a program while not root, may regain capabilities. A process in a user
+//! namespace other than the initial one has no capabilities that count.
 //!
 //! `mod.rs` passes the text of each setuid, setreuid, setresuid, setns, unshare and prctl(PR_SET_SECUREBITS),
 //! and reports a change as a capset. In case of doubt the process has the capability: the replay then does
@@ -50,8 +50,8 @@ impl Credentials {
         self.apart
     }
 
-    /// Applies the call in `text`, which may be incomplete. Returns true or false if the process may or may
-    /// not lock more than its limit from now on. Returns `None` if the call does not change that.
+    /// Applies the call in `text`, which may be incomplete. Returns true if the process may lock more than
+    /// its limit from now on, and false if it may not. Returns `None` if the call does not change this.
     pub(super) fn call(&mut self, name: &str, text: &[u8]) -> Option<bool> {
         let (found, closed) = args(text, name.len() + 1).ok()?;
         let Some(returned) = closed.and_then(|closed| end(text, closed + 1).ok()) else {
@@ -80,14 +80,14 @@ impl Credentials {
     /// Applies a successful execve. The result has the meaning of the result of [`call`](Self::call).
     pub(super) fn exec(&mut self) -> Option<bool> {
         let others = self.user.filter(|user| *user != 0);
-        // The file may have the set-user-ID bit of another user.
+        // The executed file may have the set-user-ID bit and belong to another user.
         others.is_some().then(|| self.user = None)?;
         std::mem::take(&mut self.gave_up).then_some(true).filter(|_| !self.apart)
     }
 
     /// Applies a setns with the descriptor `of` and the kinds of namespace `kinds`. A process cannot return
     /// to the initial user namespace, and cannot enter the namespace in which it is already. A setns to a
-    /// user namespace therefore always leaves the initial one.
+    /// user namespace therefore always leaves the initial user namespace.
     fn enters(&mut self, of: &[u8], kinds: &[u8]) -> Option<bool> {
         if find(kinds, b"CLONE_NEWUSER").is_some() || kinds == b"0" && find(of, b"<user:[").is_some() {
             *self = self.of_child(NEW_NAMESPACE);

@@ -4,8 +4,8 @@
 //! option, strace writes only the number, and the file follows from the calls on the descriptor. `mapped.rs`
 //! applies these rules, which hold within one process from one execve to the next; a fork inherits the state:
 //!
-//! - memfd_create and ftruncate make a descriptor refer to a file that its shared mappings share, until the
-//!   next memfd_create.
+//! - After memfd_create or ftruncate, all shared mappings of the descriptor map the same file, until the next
+//!   memfd_create.
 //! - A mapping with `MAP_FIXED` into the range of the descriptor's last mapping without `MAP_FIXED` maps the
 //!   same file. Loaders map the segments of an object in this way.
 //! - Any other mapping maps a new file.
@@ -50,7 +50,8 @@ impl Descriptors {
         }
     }
 
-    /// Sets the known files of a descriptor. If there are too many descriptors, the highest one is forgotten.
+    /// Sets the known files of a descriptor. If there are too many descriptors, the highest descriptor is
+    /// forgotten.
     pub(super) fn set(&mut self, descriptor: i32, known: Known) {
         let all = Arc::make_mut(&mut self.known);
         all.insert(descriptor, known);

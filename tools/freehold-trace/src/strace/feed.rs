@@ -105,8 +105,8 @@ impl Feed {
 
     /// Returns the task that has created task `child`. The `candidates` are the tasks whose clone has not
     /// returned. The creator is the candidate whose clone returns the number of the child. A candidate whose
-    /// clone returns another number is not the creator, so the last remaining candidate is. If the lines
-    /// ahead do not decide, returns the first candidate.
+    /// clone returns another number is excluded; if only one candidate remains, that candidate is the
+    /// creator. If the lines ahead do not decide, returns the first candidate.
     pub(super) fn parent(&mut self, child: u32, mut candidates: Vec<u32>) -> Result<Option<u32>, ReadError> {
         let mut index = 0;
         while candidates.len() > 1 && index < FURTHER && self.reach(index)? {

@@ -3,9 +3,9 @@
 //! 1. [`head`] splits a line into PID, time and rest.
 //! 2. [`says`] returns the kind of the rest: a call, its beginning or its end, a signal, the end of a task.
 //!
-//! `feed.rs` and `mod.rs` call them for every line; `text.rs` parses the text of a call. A line of another
-//! form is an error, which the reader counts as an unread line; [`may_matter`] then decides if a loss of
-//! events is reported. Nothing is stored.
+//! `feed.rs` and `mod.rs` call both functions for every line; `text.rs` parses the text of a call. A line of
+//! another form is an error, which the reader counts as an unread line; [`may_matter`] then decides if a loss
+//! of events is reported. Nothing is stored.
 
 use super::call;
 use super::time::{SECOND, fraction};

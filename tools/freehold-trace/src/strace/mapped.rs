@@ -4,7 +4,7 @@
 //! The file of a call follows from the path that option -y shows, or from the descriptors that the process
 //! has used (the rules are in `descriptors.rs`). `mod.rs` calls [`Mapped::file`] for each call, and stores
 //! the number in the event. Two files with one number would share memory in the replay; one file with two
-//! numbers would not share it. The list of files is a [`Files`], as in `trace.rs`. The test is
+//! numbers would not share its memory. The list of files is a [`Files`], as in `trace.rs`. The test is
 //! `files_of_mappings_are_distinguished` (`tests.rs`).
 
 use super::call::Made;

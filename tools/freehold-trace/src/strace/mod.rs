@@ -345,7 +345,7 @@ impl StraceReader {
     }
 
     /// Reports a begun call at its end, at `time`. If the line was read ahead, the reported events have an
-    /// earlier time. `depth` is the number of calls that wait for this one.
+    /// earlier time. `depth` is the number of calls that wait for this call.
     fn resumed(
         &mut self,
         pid: u32,
@@ -387,9 +387,9 @@ impl StraceReader {
             .map_err(|error| error.in_text(|bad| wrong(bad, self.feed.place(line.number))))
     }
 
-    /// Reports a call that has returned. Before it, reports the calls that must have taken effect earlier.
-    /// `lines` are the lines of its beginning and its return, and `depth` is the number of calls that wait
-    /// for this one.
+    /// Reports a call that has returned. Before this call, reports the calls that must have taken effect
+    /// earlier. `lines` are the lines of the call's beginning and its return, and `depth` is the number of
+    /// calls that wait for this call.
     fn made(
         &mut self,
         pid: u32,
@@ -482,7 +482,7 @@ impl StraceReader {
         }
     }
 
-    /// Reports, as a capset, if the process of `pid` may lock more than its limit from now on.
+    /// Reports, as a capset, whether the process of `pid` may lock more than its limit from now on.
     fn may_lock(&mut self, pid: u32, may: bool, line: u32) {
         let args = [if may { capability::IPC_LOCK } else { 0 }, 0, 0, 0, 0, 0];
         let (name, returned) = (CallName::Capset, Returned::Value(0));

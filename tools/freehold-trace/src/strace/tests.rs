@@ -202,7 +202,7 @@ fn execve_by_a_thread_ends_the_other_threads() {
     );
 }
 
-/// A PID is used for a second process, with and without a line for the end of the first one (option -qq).
+/// A PID is used for a second process, with and without a line for the end of the first process (option -qq).
 #[test]
 fn reused_process_numbers_get_new_serial_numbers() {
     let text = "\
@@ -470,8 +470,8 @@ fn long_chain_of_waiting_calls_does_not_exhaust_the_stack() {
     assert_eq!(events.len(), 2 * (tasks - 2) + 1);
 }
 
-/// strace does not show the order of calls that overlap in time. Each of them is reported with the range that
-/// both concern.
+/// strace does not show the order of calls that overlap in time. Each call is reported with the range that
+/// both calls concern.
 #[test]
 fn overlapping_calls_are_reported_with_their_common_range() {
     let text = "\

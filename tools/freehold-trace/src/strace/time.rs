@@ -1,7 +1,7 @@
 //! Times in strace output: seconds with a fraction, as nanoseconds.
 //!
 //! `head.rs` reads the time of a line, and `text.rs` the duration of a call. A fraction has at most nine
-//! digits; longer ones are refused instead of rounded. `tests.rs` has the tests.
+//! digits; longer fractions are refused instead of rounded. `tests.rs` has the tests.
 
 use crate::fields::Fields;
 

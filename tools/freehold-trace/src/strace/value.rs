@@ -93,7 +93,7 @@ pub(super) fn named<'a>(args: &[Arg<'a>], name: &str) -> Option<Arg<'a>> {
     })
 }
 
-/// Parses a constant or number, or two of them with `<<` or `*` between them.
+/// Parses a constant or number, or two constants or numbers with `<<` or `*` between them.
 fn term(fields: &mut Fields<'_>) -> Option<u64> {
     let value = atom(fields)?;
     if fields.eat(b'*') {
