@@ -263,7 +263,7 @@ fn damaged_recording_does_not_prevent_the_replay_of_others() {
 fn unreadable_recordings_do_not_affect_the_others() {
     let folder = Folder::new();
     fs::write(folder.path("empty.trace"), "").expect("written");
-    // Reading /proc/self/mem begins at address 0, which is unmapped, so that even root cannot read the file.
+    // Reading /proc/self/mem begins at address 0, which is unmapped, so even root cannot read the file.
     let bad = ["nowhere.trace", ".", "/proc/self/mem", "void.trace", "empty.trace"];
     fs::write(folder.path("void.trace"), TRACE).expect("written");
     fs::write(folder.path("void.snap"), "").expect("written");

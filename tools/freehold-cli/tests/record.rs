@@ -279,8 +279,8 @@ fn change_files() {
     assert!(refused.is_err(), "not open for writing");
 }
 
-/// Both kinds of recording contain how files were opened, their lengths and their seals, so that no answer is
-/// left unchecked.
+/// Both kinds of recording contain how files were opened, their lengths and their seals, so no answer is left
+/// unchecked.
 #[test]
 fn opens_lengths_and_seals_of_files_are_replayed() {
     for args in [&[][..], &["--calls-only"]] {
@@ -520,7 +520,8 @@ fn change_limits() {
     const PAGE: u64 = 4096;
     let soft = |soft: Option<u64>| Rlimit { current: soft, maximum: Some(1 << 40) };
     #[expect(unsafe_code, reason = "its own memory; a capability set of the required size")]
-    // SAFETY: maps and locks only its own memory. The capability set has the size that the kernel reads.
+    // SAFETY: the calls map and lock only memory of this function. The capability set has the size that the
+    // kernel reads.
     unsafe {
         let map = |pages: u64| {
             let prot = ProtFlags::READ | ProtFlags::WRITE;

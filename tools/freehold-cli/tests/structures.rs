@@ -154,8 +154,8 @@ fn register_with_a_userfaultfd_of_the_device() {
     println!("at {start:x}");
 }
 
-/// A userfaultfd created through /dev/userfaultfd is recorded with its features, so that all registrations
-/// are known.
+/// A userfaultfd created through /dev/userfaultfd is recorded with its features, so all registrations are
+/// known.
 #[test]
 fn userfaultfd_of_the_device_is_recorded() {
     for args in [&[][..], &["--calls-only"]] {
@@ -251,7 +251,7 @@ fn register_shared_memory() {
 }
 
 /// Registrations of shared memory, of private mappings of shared files and of hugetlb pages are replayed and
-/// compared. Registrations of ordinary files are not.
+/// compared. Registrations of ordinary files are neither replayed nor compared.
 #[test]
 fn registrations_of_shared_and_huge_memory_are_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -274,7 +274,7 @@ fn drop_privileges() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     let own = map(4, MapFlags::PRIVATE);
     #[expect(unsafe_code, reason = "its own memory; no library wraps these calls")]
-    // SAFETY: locks only its own memory, and changes only its own user IDs.
+    // SAFETY: the calls lock only memory of this process, and change only its user IDs.
     unsafe {
         let limit = Rlimit { current: Some(PAGE), maximum: Some(PAGE) };
         if setrlimit(Resource::Memlock, limit).is_err() || mlock(own as _, 2 * PAGE as usize).is_err() {

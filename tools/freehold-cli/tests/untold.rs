@@ -1,4 +1,4 @@
-//! Changes to a program's memory that the kernel makes itself, so that no recorded call or fault shows them.
+//! Changes to a program's memory that the kernel makes itself, and that no recorded call or fault shows.
 //!
 //! The test records a program that uses such changes, and replays the recording: the report must contain no
 //! difference, and must name what it could not check. To add a change, extend `change_memory_without_calls`,

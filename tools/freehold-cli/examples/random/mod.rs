@@ -1,6 +1,6 @@
 //! Makes random system calls on the running kernel, and ignores their results: a program to record.
-//! `tests/random.rs` records and replays it; a difference is a defect of the recorder, the plan or the
-//! engine.
+//! `tests/random.rs` records and replays this program; a difference is a defect of the recorder, the plan or
+//! the engine.
 //!
 //! ```text
 //! cargo build --package freehold-cli --example random

@@ -140,7 +140,7 @@ impl Draw for Walk {
 }
 
 impl Walk {
-    /// Returns an address: in the window, in a mapped range, or an absurd one.
+    /// Returns an address: in the window, in a mapped range, or an absurd address.
     fn addr(&mut self) -> u64 {
         match self.below(24) {
             0 => self.pick(&[
@@ -173,7 +173,7 @@ impl Walk {
         }
     }
 
-    /// Returns a length in bytes: mostly a few pages, sometimes an absurd one.
+    /// Returns a length in bytes: mostly a few pages, sometimes an absurd length.
     fn len(&mut self) -> u64 {
         match self.below(20) {
             0 => self.pick(&[
@@ -193,7 +193,7 @@ impl Walk {
         }
     }
 
-    /// Returns access rights: mostly valid ones.
+    /// Returns access rights, which are mostly valid.
     fn prot(&mut self) -> u64 {
         match self.below(20) {
             0 => self.pick(&[8, 16, 0x100_0003, 0x200_0003, 0x300_0003, u64::MAX, 1 << 32]),

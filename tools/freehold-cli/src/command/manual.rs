@@ -1,7 +1,7 @@
 //! `freehold completions` and `freehold man`: shell completions and manual pages.
 //!
-//! Both are generated from the definition of the command line (`cli.rs`, `help.rs`), so that nothing is
-//! written by hand here. `completions_cover_subcommands_and_options` and
+//! The scripts and the pages are generated from the definition of the command line (`cli.rs`, `help.rs`), so
+//! nothing is written by hand here. `completions_cover_subcommands_and_options` and
 //! `manual_pages_are_generated_for_all_subcommands` (`tests/command.rs`) check the output.
 
 use super::{cannot_write, say};
