@@ -160,7 +160,7 @@ fn draw(plot: &Plot, shape: Shape, area: &Area) -> Drawn {
     Ok(())
 }
 
-/// Returns the horizontal offset of a line's marks from their place.
+/// Returns the horizontal offset of a line's marks from the position of their value.
 fn offset(number: usize, lines: usize) -> f64 {
     (number as f64 - (lines as f64 - 1.0) / 2.0) * 0.5 / lines as f64
 }

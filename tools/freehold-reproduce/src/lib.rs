@@ -164,9 +164,9 @@ impl Plan {
     }
 
     /// Runs the experiments one after the other, and calls `each` with the findings of each experiment as
-    /// soon as it is done. An experiment that fails does not stop the others. SIGINT and SIGTERM end the run,
-    /// not the process, and the report contains the experiments that are done. `command` is the command line.
-    /// `quiet` suppresses the progress display.
+    /// soon as the experiment is done. An experiment that fails does not stop the other experiments. SIGINT
+    /// and SIGTERM end the run, not the process, and the report contains the experiments that are done.
+    /// `command` is the command line. `quiet` suppresses the progress display.
     ///
     /// # Errors
     ///

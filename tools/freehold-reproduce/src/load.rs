@@ -90,7 +90,7 @@ impl World {
 pub enum Side {
     /// A process with some design.
     Design(Process),
-    /// The kernel of the host. This side is always the last one in the list of sides.
+    /// The kernel of the host. This side is always the last side in the list.
     Host,
 }
 

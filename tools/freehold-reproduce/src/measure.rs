@@ -22,7 +22,7 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// Computes the figure of at least one turn.
+    /// Computes the figure from the values of at least one turn.
     ///
     /// # Panics
     ///

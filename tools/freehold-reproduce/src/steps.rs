@@ -14,11 +14,11 @@ use std::cell::Cell;
 use std::io::{IsTerminal, stderr};
 use std::time::{Duration, Instant};
 
-/// Units of the progress bar per second.
+/// Number of units of the progress bar that stand for one second.
 const SCALE: f64 = 1000.0;
 
-/// Progress on standard error. The thread that coordinates the experiments writes it between two steps, while
-/// nothing is measured.
+/// Progress on standard error. The thread that coordinates the experiments writes the progress between two
+/// steps, while nothing is measured.
 pub struct Steps {
     /// The progress bar. Removed at the end, and hidden without a terminal.
     bar: ProgressBar,

@@ -1,8 +1,8 @@
 //! Writes findings as text for a terminal, and as Markdown for documents.
 //!
 //! Input: [`Findings`] of each experiment, or the [`Report`] of a run. Output: strings. `page.rs` makes the
-//! page for a browser from the same parts, and `draw.rs` the plots. A measured cell shows the median of the
-//! turns and their spread.
+//! page for a browser from the same parts, and `draw.rs` makes the plots. A measured cell shows the median of
+//! the turns and their spread.
 
 use super::Report;
 use super::findings::{Cell, Findings, Table};

@@ -1,5 +1,6 @@
-//! The end of a turn, as seen by a thread of a load. The function `for_a_while` of the executors passes a
-//! [`Stop`] to each thread; the load checks it between two operations, and returns when it is set.
+//! Tells each thread of a load when the turn ends. The function `for_a_while` of the executors passes a
+//! [`Stop`] to each thread; the load checks the [`Stop`] between two operations, and returns when the turn is
+//! over.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

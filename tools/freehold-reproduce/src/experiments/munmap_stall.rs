@@ -241,8 +241,8 @@ impl Watch<'_> {
     fn until_told(&mut self, operation: &mut dyn FnMut() -> anyhow::Result<Duration>) -> anyhow::Result<()> {
         loop {
             let nanoseconds = operation()?.as_nanos() as u64;
-            // Acquire: pairs with the Release store in `watch`, so an operation counted as concurrent ended
-            // after the munmap began.
+            // Acquire: pairs with the Release store in `watch`, so every operation that counts as concurrent
+            // ended after the munmap began.
             if !self.begun.load(Ordering::Acquire) {
                 self.alone.record(nanoseconds);
                 continue;
@@ -417,7 +417,7 @@ fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     }
 }
 
-/// Returns the share of the sum of all values that comes from values above `limit`. Each value counts as the
+/// Returns the sum of the values above `limit` as a share of the sum of all values. Each value counts as the
 /// largest value of its bucket.
 fn longer(times: &Histogram, limit: u64) -> f64 {
     let sum = |from: u64| -> u64 {

@@ -1,9 +1,9 @@
 //! Figures that were published with the steps.
 //!
-//! The experiments print these figures beside the measured ones, so that a reader can compare the directions
-//! of the changes. The published absolute values come from other machines and are not expected to match.
-//! `docs/guide/five-steps.md` describes the steps and names the publications. A figure must be as published,
-//! in the unit that its comment states.
+//! The experiments print these figures beside the measured figures, so that a reader can compare the
+//! directions of the changes. The published absolute values come from other machines and are not expected to
+//! match. `docs/guide/five-steps.md` describes the steps and names the publications. A figure must be as
+//! published, in the unit that its comment states.
 
 /// Step 0: size in GiB, microseconds of munmap before and after.
 pub const MUNMAP: [(u64, f64, f64); 3] =

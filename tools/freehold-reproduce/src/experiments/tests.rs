@@ -1,5 +1,5 @@
 //! Runs every experiment once with a tiny scale, including the host, and tests that its findings have the
-//! expected tables and directions.
+//! expected tables and directions of change.
 //!
 //! `run` checks the properties that all experiments share: figures are finite, rows have a cell for each
 //! column, lines of text fit, and the steps take the seconds that the experiment promised. The tests of the

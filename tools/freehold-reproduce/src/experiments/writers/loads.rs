@@ -4,8 +4,8 @@
 //! [`Shared::times`] in turns; `tables.rs` prints the results. Each CPU changes only its own part of the
 //! address space, so every loss compared with a single CPU comes from locks and shared cache lines.
 //!
-//! Part of a CPU, from `BASE + cpu * PART` on: the area that it changes at offset `OWN`, the area that it
-//! only reads at offset `WATCHED`.
+//! The part of a CPU begins at `BASE + cpu * PART`. At offset `OWN` is the area that the CPU changes, and at
+//! offset `WATCHED` the area that the CPU only reads.
 
 use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
@@ -243,10 +243,10 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Maps additional areas in the stretch where the engine places mappings of each CPU. With few areas,
-    /// maps one area and unmaps it again. The CPUs begin one after the other, because CPUs that map into the
-    /// same hole would conflict for a while. The last area does not merge with any other. Each area has a
-    /// present page, so that its page tables stay.
+    /// Maps additional areas for each CPU, in the stretch where the engine places the CPU's mappings. With
+    /// few areas, maps one area and unmaps it again. The CPUs begin one after the other, because CPUs that
+    /// map into the same hole would conflict for a while. The last area does not merge with any other area.
+    /// Each area has a present page, so that its page tables stay.
     fn fill_stretches(&self, world: &World, areas: Areas, cpus: usize) -> anyhow::Result<()> {
         self.settle(world, cpus)?;
         let map = |prot| self.process.mmap(0, OWN_PAGES * PAGE, prot, ANON, None, 0);

@@ -101,8 +101,8 @@ fn warm(scale: &Scale, cpus: usize) -> Duration {
     scale.turn / 4 + FIRST * cpus as u32
 }
 
-/// Returns the measured time. A few CPUs do less in the same time and are simulated faster, so their time is
-/// longer.
+/// Returns the measured time. The time is longer for a small number of CPUs, which do less work in the same
+/// time and are simulated faster.
 fn turn(scale: &Scale, cpus: usize) -> Duration {
     let times = if is_simulated(scale) { 16 / cpus.clamp(1, 16) } else { 1 };
     scale.turn * times as u32
