@@ -1,7 +1,7 @@
 //! Prints the events of a recording as lines of `NAME.trace`: `cargo run --example show FILE`.
 //!
-//! Use it to look at a compressed recording or strace output as events, and to create the expected events of
-//! `tests/strace.rs`. Skipped calls are counted on standard error.
+//! Use this program to look at a compressed recording or strace output as events, and to create the expected
+//! events of `tests/strace.rs`. Skipped calls are counted on standard error.
 
 use freehold_trace::{Recording, TraceWriter};
 use std::error::Error;

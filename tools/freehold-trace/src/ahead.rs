@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-/// Size in bytes of a chunk, the unit in which data passes from one thread to the other.
+/// Size in bytes of a chunk, the unit in which one thread passes data to the other thread.
 const CHUNK: usize = 256 << 10;
 /// Maximum number of chunks in the queue. The thread waits while the queue is full.
 const WAITING: usize = 4;

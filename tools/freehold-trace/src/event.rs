@@ -134,7 +134,7 @@ impl Why {
 pub struct FaultCode(pub u8);
 
 impl FaultCode {
-    /// Returns true if the page was present, so that the access violated the page's rights.
+    /// Returns true if the page was present. The access then violated the page's rights.
     pub fn present(self) -> bool {
         self.0 & 1 != 0
     }

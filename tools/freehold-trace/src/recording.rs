@@ -139,7 +139,7 @@ impl Recording {
     /// # Errors
     ///
     /// Fails if the file ends within a line or a compressed stream, or if it exceeds a limit of the reader.
-    /// The rest cannot be read then. A line that cannot be read is not an error: see
+    /// The rest of the recording cannot be read then. A line that cannot be read is not an error: see
     /// [`unread`](Self::unread).
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         match &mut self.events {

@@ -1,8 +1,8 @@
 //! The huge pages of files on a tmpfs: the mount option `huge`.
 //!
-//! `freehold-record` reads the option from the list of mounts, the writer and the reader of `NAME.trace` use
-//! its name (line `# tmpfs`), and the replay gives it to the engine's files. The names are those of Linux and
-//! are part of the format.
+//! `freehold-record` reads the option from the list of mounts. The writer and the reader of `NAME.trace` use
+//! the names of its values (line `# tmpfs`), and the replay gives the policy to the engine's files. The names
+//! are those of Linux and are part of the format.
 
 /// The policy for huge pages of files on a tmpfs: its mount option `huge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //!
 //! `freehold-record` uses the writers. Every line that they produce must be readable by those readers
 //! (`trace_tests.rs`, `snap_tests.rs` and `tests/mutations.rs` read lines again);
-//! `docs/reference/trace-format.md` describes the format. The writers do not check the order of events: that
-//! is the duty of the caller.
+//! `docs/reference/trace-format.md` describes the format. The caller must keep the order of events, which the
+//! writers do not check.
 
 use crate::trace::{SNAP_VERSION, VERSION};
 use crate::{Area, Call, CallName, Cost, Event, FileInfo, Kind, Returned, Snapshot, Why};

@@ -1,7 +1,7 @@
 //! Reads the shared recordings completely, if the folder `../shared/traces` is present. Compares the counts
 //! of events with the manifest of that folder, and the written files with the originals byte for byte.
 //!
-//! The recordings come from another recorder, so that the manifest is independent of this crate. Without the
+//! The recordings come from another recorder, so the manifest is independent of this crate. Without the
 //! folder the tests pass and check nothing. The last test of the file needs no recordings.
 
 use freehold_trace::{CallName, Kind, Recording, SnapWriter, Snapshot, TraceWriter, Why};
@@ -73,7 +73,7 @@ impl Counts {
                 *self.calls.entry(what.to_owned()).or_default() += 1;
             }
             Kind::Exec { .. } => *self.calls.entry("execve".to_owned()).or_default() += 1,
-            // The manifest counts the end of a task and the call for it together.
+            // The manifest counts the exit of a task and the call that requests the exit together.
             Kind::Exit { .. } => *self.calls.entry("exit".to_owned()).or_default() += 1,
             _ => {}
         }

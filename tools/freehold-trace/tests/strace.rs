@@ -1,9 +1,10 @@
 //! Outputs of strace 6.1, and the events that are read from them.
 //!
-//! `tests/data/NAME.strace` are the outputs, of small programs made for the tests. `NAME.trace` contains the
-//! events in the project's own format, which were checked by hand when the files were created. To add a case,
-//! run strace with the options of `docs/guide/replay.md`, create the events with `cargo run --example show
-//! FILE`, and check them by hand. Single lines and errors are tested in `src/strace/tests.rs`.
+//! The files `tests/data/NAME.strace` are outputs for small programs that were made for the tests.
+//! `NAME.trace` contains the events in the project's own format, which were checked by hand when the files
+//! were created. To add a case, run strace with the options of `docs/guide/replay.md`, create the events with
+//! `cargo run --example show FILE`, and check them by hand. Single lines and errors are tested in
+//! `src/strace/tests.rs`.
 
 use freehold_trace::{Format, Kind, Recording, TraceWriter};
 use std::fs;

@@ -6,7 +6,7 @@
 //! event or answer. If the reason does not follow from the name, a colon and the reason come after the name.
 //!
 //! Set an answer aside only if the recording cannot decide it: everything that is set aside is lost to the
-//! comparison. Tests and `freehold-replay` use the constants, so that a text may be reworded here.
+//! comparison. Tests and `freehold-replay` use the constants, so a text may be reworded here.
 
 #![expect(missing_docs, reason = "each text is its own documentation")]
 
@@ -26,7 +26,7 @@ pub const PRCTL: &str = "other prctl calls";
 pub const NUMA: &str = "placement on NUMA nodes";
 pub const KEYS: &str =
     "refused allocations of protection keys: whether the processor supports keys is not recorded";
-pub const SHM: &str = "shmget and shmctl: the System V segments themselves";
+pub const SHM: &str = "shmget and shmctl, which concern only the System V segments themselves";
 pub const OUTSIDE: &str = "shmat of removed segments that only unrecorded processes have attached";
 pub const IN_TWO: &str = "remap_file_pages refused with EIDRM because its System V segment was removed during the call: the replay makes the call in one step";
 pub const TASKS: &str = "failed fork, clone and exec";
@@ -50,7 +50,7 @@ pub const HUGE_SETTING: &str = "huge pages of anonymous memory, if the setting c
 pub const DROPPED: &str =
     "missing pages of droppable or lazily freed memory: the kernel reclaims them when memory is short";
 pub const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: the addresses are in the caller's memory, which is not recorded";
-pub const CUT: &str = "private pages of files that may have been truncated or shorter: the file's length at that time is not recorded";
+pub const CUT: &str = "private pages of files that may have been truncated, or may have been shorter: the file's length at that time is not recorded";
 pub const BESIDE_FORK: &str =
     "pages that a thread mapped or unmapped while another thread forked: the order is not recorded";
 pub const HUGE_STORES: &str =
@@ -62,7 +62,7 @@ pub const KERNEL: &str = "pages that no recorded event has touched: the kernel's
 
 // Userfaultfds.
 
-pub const REGISTRATIONS: &str = "registrations with a userfaultfd that Linux refused, perhaps because of features, whose UFFDIO_API is not recorded";
+pub const REGISTRATIONS: &str = "registrations with a userfaultfd that Linux refused, perhaps because of missing features: the UFFDIO_API is not recorded";
 pub const ELSEWHERE: &str = "registrations with a userfaultfd of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine does not support them";
 pub const COPIED: &str = "registrations that forked children inherit (UFFD_FEATURE_EVENT_FORK): the close of their descriptor is not recorded";
 pub const UNSERVED: &str = "calls that did not get all pages from a userfaultfd: the pages that its program supplied are not recorded";
@@ -83,12 +83,12 @@ pub const KEY_RIGHTS: &str =
 // Addresses that are not compared.
 
 pub const SOMEWHERE: &str = "addresses of MAP_32BIT: Linux starts to search at a random address";
-pub const SETTING: &str = "addresses of shared memory: the length from which Linux aligns it for larger pages is a setting that is not recorded";
+pub const SETTING: &str = "addresses of shared memory: Linux aligns long mappings for larger pages, and the length from which it does so is not recorded";
 
 // Calls that Linux refused.
 
 pub const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
-pub const DRIVERS: &str = "mappings of drivers' files: the flags that a driver sets are not recorded, and decide what merges and what may grow";
+pub const DRIVERS: &str = "mappings of drivers' files: the flags that a driver sets decide which VMAs may merge and grow, and are not recorded";
 pub const APART: &str =
     "mremap of VMAs that page faults may have kept from merging: strace does not show page faults";
 pub const SEALED: &str = "calls refused with EPERM in strace output without mseal, perhaps because of sealed memory: strace shows mseal since version 6.9";

@@ -18,7 +18,7 @@
 //! | holds only the lock of a VMA, or no lock | at its time |
 //!
 //! An address space of one task needs no such order. An event is *beside* another event if their times
-//! overlap, so that either may have taken effect first. The recording does not determine whether the fork
+//! overlap, so either event may have taken effect first. The recording does not determine whether the fork
 //! copied the page of a fault like C, or the pages that a call beside the fork removes. These pages are
 //! *unsure* in the child, and are not compared there. If a recording contains no locks, every fault and every
 //! call that overlaps the fork is like C.

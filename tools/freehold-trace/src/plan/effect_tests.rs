@@ -96,8 +96,8 @@ fn fault_that_outlasts_a_fork_leaves_its_page_unsure() {
     }
 }
 
-/// Without locks in the recording, the fork may have copied at any time between the call's entry and the
-/// event.
+/// Without locks in the recording, the fork may have copied the address space at any time between the call's
+/// entry and the event.
 #[test]
 fn without_recorded_locks_all_overlaps_with_a_fork_are_unsure() {
     let segment = threads(

@@ -108,8 +108,8 @@ impl Planner {
     }
 
     /// Plans an exec: the task leaves its address space and gets the address space in the snapshot. Without a
-    /// snapshot the new address space is unknown; for strace output the planner then follows it from its
-    /// first call on.
+    /// snapshot the new address space is unknown; for strace output the planner follows the new address space
+    /// from its first call on.
     pub(super) fn exec(&mut self, line: u32, task: u32, snapshot: Option<Snapshot>) {
         self.files.descriptors.exec(task);
         self.end_userfaultfds(line, task);

@@ -32,8 +32,8 @@ use rustc_hash::FxHashMap as HashMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Maximum number of recent stores per kin that are kept. The end of an address space that is read later may
-/// overlap these stores in time.
+/// Maximum number of recent stores per kin that are kept. If the end of an address space is read later, that
+/// end may overlap these stores in time.
 const REMEMBERED: usize = 256;
 /// Time in nanoseconds from an exit until the address space counts as torn down, if the recording does not
 /// show the teardown.

@@ -44,7 +44,7 @@ impl Lengths {
         self.files.insert(file, Length { bytes: Some(0), memfd: true, ..Length::default() });
     }
 
-    /// Marks a number as belonging to several files, so that the length of each is unknown.
+    /// Marks a number as belonging to several files. The length of each of these files is then unknown.
     pub(super) fn blur(&mut self, file: u32) {
         self.files.insert(file, Length { blurred: true, ..Length::default() });
     }
@@ -99,8 +99,8 @@ impl Lengths {
         self.files.get(&file)?.bytes
     }
 
-    /// Notes that step `stamp` depends on the file's length, and appends to `waits` the steps for which it
-    /// waits.
+    /// Notes that step `stamp` depends on the file's length, and appends to `waits` the steps for which this
+    /// step waits.
     pub(super) fn uses(&mut self, file: u32, stamp: Stamp, waits: &mut Vec<Stamp>) {
         let Some(length) = self.files.get_mut(&file) else { return };
         waits.push(length.changed);

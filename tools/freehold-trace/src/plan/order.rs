@@ -2,7 +2,7 @@
 //!
 //! [`Order`] is a part of the model of one address space ([`Space`](super::space::Space)). For each address
 //! it keeps the last steps that later steps must wait for. A later step need not wait for older steps,
-//! because the last step has waited for them. `touch.rs` asks for these steps and notes new ones. Faults are
+//! because the last step has waited for them. `touch.rs` asks for these steps and notes new steps. Faults are
 //! kept per chunk of 2 MiB and task, changes per range. A larger chunk would only add waits; with a smaller
 //! chunk, a change would miss faults that mapped huge pages. At the end of a segment [`Order::forget`]
 //! empties the order.

@@ -3,9 +3,9 @@
 //!
 //! `run.rs` calls these functions for each event. [`Planner::takes_effect`] returns the time at which an
 //! event takes effect. The other functions keep past events ([`Beside`]) per task and past forks per address
-//! space. If an event and a fork overlap, they add the pages of the event to the *unsure* pages of the child:
-//! the recording does not determine whether the child has them. strace output has no times of locks and no
-//! faults, so nothing here applies to it. The tests are in `effect_tests.rs`.
+//! space. If an event and a fork overlap, these functions add the pages of the event to the *unsure* pages of
+//! the child: the recording does not determine whether the child has these pages. Nothing here applies to
+//! strace output, which has no times of locks and no faults. The tests are in `effect_tests.rs`.
 
 use super::effect::{Beside, Copying, REMEMBERED, brings_or_takes, event_span};
 use super::planner::Planner;
@@ -53,8 +53,8 @@ impl Planner {
         (space.members.len() > 1).then_some((number, space))
     }
 
-    /// Keeps an event that brings in or removes pages while other tasks run in the address space, for later
-    /// forks. If an earlier fork overlapped the event, the pages become unsure in the child.
+    /// Keeps an event for later forks if the event brings in or removes pages while other tasks run in the
+    /// address space. If an earlier fork overlapped the event, the pages become unsure in the child.
     pub(super) fn note_beside(&mut self, event: &Event) {
         let Event { line, time, task, kind, cost, .. } = event;
         let Some((number, space)) = self.shared_space(*task) else { return };

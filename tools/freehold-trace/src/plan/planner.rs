@@ -119,7 +119,7 @@ impl Planner {
         self.processes.stamp(task)
     }
 
-    /// Makes the next step, which is one of `task`, wait for all steps so far in address space `number`.
+    /// Makes the next step, a step of `task`, wait for all steps so far in address space `number`.
     pub(super) fn gather_whole(&mut self, number: u32, task: u32) {
         self.processes.gather_whole(number, task, &mut self.builder.waits);
     }

@@ -3,8 +3,8 @@
 //! All processes share the machine's pools: an mmap may fail because another process has not unmapped its
 //! huge pages yet. If the recording contains the sizes of the pools, all steps that may take pages from a
 //! pool or return pages to it keep the order of the recording, between address spaces too. These steps are
-//! calls on memory with huge pages, faults in it, changes of the length of its files, and exits and execs of
-//! processes that map it.
+//! calls on memory with huge pages, faults in such memory, changes of the length of files with huge pages,
+//! and exits and execs of processes that map huge pages.
 //!
 //! [`Pool`] is a part of the planner; other files use it through `Planner::use_pool` and similar functions in
 //! `planner.rs`. The tests at the end show the waits.

@@ -55,8 +55,8 @@ pub(super) struct Task {
     pub(super) open_fault: Option<u32>,
     /// Faults that the kernel has taken in the task's current execve.
     pub(super) in_exec: Vec<Fault>,
-    /// True if events were lost since the start of the task's address space, so that its contents are
-    /// unknown.
+    /// True if events were lost since the start of the task's address space, so the contents of the address
+    /// space are unknown.
     pub(super) lost: bool,
     /// The task's last events that brought in or removed pages while other tasks ran in the address space.
     pub(super) beside: VecDeque<Beside>,

@@ -2,7 +2,7 @@
 //! registrations are doubtful (`registered.rs`, `userfaultfds.rs`).
 //!
 //! A test writes a small recording of version 2, in which descriptors can be followed, and counts the moves
-//! set aside or reads the planned steps.
+//! that are set aside, or reads the planned steps.
 
 use super::super::aside;
 use super::super::tests::second_planner;

@@ -226,7 +226,7 @@ impl Planner {
             self.losses.under_way = self.losses.under_way.saturating_sub(1);
         } else {
             self.aside(aside::LOSSES);
-            // In strace output a loss is a single unreadable line, so that the loss ends at once.
+            // In strace output a loss is a single unreadable line, so the loss ends at once.
             let ends = self.recording.format() != Format::Strace;
             self.losses.under_way = self.losses.under_way.saturating_add(ends.into());
         }

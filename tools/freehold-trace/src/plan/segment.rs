@@ -3,8 +3,8 @@
 //! [`SegmentBuilder`] belongs to the planner. Adding a step takes two actions: functions of the planner first
 //! gather the stamps of earlier steps in `waits`; `push` then adds the step, with those waits that earlier
 //! waits of the task do not imply. `run.rs` ends the segment when it is full, and starts the next one: all
-//! tasks finish a segment before the next begins, so waits never cross segments. The maximum sizes below
-//! bound the memory of a plan; the tests `segments_are_bounded_and_end_at_a_freeze` and
+//! tasks finish a segment before the next segment begins, so no step waits for a step of another segment. The
+//! maximum sizes below bound the memory of a plan; the tests `segments_are_bounded_and_end_at_a_freeze` and
 //! `waits_of_many_tasks_grow_linearly` (`tests.rs`) check them.
 
 use super::order::Stamp;

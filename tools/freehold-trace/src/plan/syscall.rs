@@ -262,7 +262,7 @@ impl Planner {
     }
 
     /// Unmaps the old mappings in the range of an mmap of huge pages with `MAP_FIXED` that failed: Linux had
-    /// removed them before it found too few pages in the pool.
+    /// removed these mappings before it found too few pages in the pool.
     fn unmap_replaced(&mut self, at: Position, call: Call) {
         let range = span(call.args[0], call.args[1]);
         if !replaces(&call) {

@@ -89,7 +89,7 @@ fn munmap_waits_for_faults_in_its_range_and_later_mmaps_wait_for_it() {
     );
     // Only the fault of task 3 is in the chunk of the munmap.
     assert_eq!(waits(&segment, 7), [(3, 0)]);
-    // Faults are remembered per chunk, so that the fault in the chunk of the munmap still counts.
+    // Faults are remembered per chunk, so the fault in the chunk of the munmap still counts.
     assert_eq!(waits(&segment, 8), [(1, 3), (3, 0)]);
     // The fault of task 3 waits only for the mmap of task 2, which has waited for the munmap.
     assert_eq!(waits(&segment, 9), [(2, 1)]);
@@ -150,7 +150,7 @@ fn fork_waits_for_all_tasks_and_all_tasks_wait_for_the_fork() {
     );
     assert_eq!(waits(&segment, 7), [(2, 0), (3, 0)]);
     assert_eq!(waits(&segment, 8), [(1, 3)]);
-    // The fork creates the child, which has its own address space, so its first step waits for nothing.
+    // The fork creates the child with its own address space, so the child's first step waits for nothing.
     assert_eq!(waits(&segment, 9), []);
     let child = segment.tasks.iter().find(|task| task.task == 4).expect("the child has steps");
     assert!(!child.runs);
@@ -407,7 +407,7 @@ fn access_and_length_set_before_the_mmap_are_planned() {
             "mmap Some(2) Some((true, false))",
             // The open of this descriptor is not recorded.
             "mmap Some(1) None",
-            // The fault was resolved, so that an unrecorded write must have extended the file.
+            // The fault was resolved, so an unrecorded write must have extended the file.
             "length 1 None",
         ]
     );
@@ -494,7 +494,7 @@ fn exec_during_a_loss_leaves_the_process_unknown() {
     assert!(!is_known("6 - - L 9\n", ""));
     assert!(!is_known("6 - - L 9\n", "9 - - L 0\n"), "the exec precedes the end of the loss");
     assert!(is_known("6 - - L 9\n7 - - L 0\n", ""));
-    // The first end may belong to either loss, so that one loss may continue.
+    // The first end may belong to either loss, so the other loss may continue.
     assert!(!is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n", ""));
     assert!(is_known("6 - - L 9\n7 - - L 3\n8 - - L 0\n8 - - L 0\n", ""));
     // A loss of one task, and an unreadable line, end at once.
@@ -503,7 +503,7 @@ fn exec_during_a_loss_leaves_the_process_unknown() {
     assert!(!is_known("what\n6 - - L 9\nwhat\n", ""));
 }
 
-/// A memfd_create is not a step, so that no step waits for it.
+/// A memfd_create is not a step, so no step waits for it.
 #[test]
 fn mmap_of_a_memfd_does_not_wait_for_its_creator() {
     let segment = second(
@@ -530,8 +530,8 @@ fn descriptors_opened_before_an_exec_are_unknown_after_it() {
     assert_eq!(on_files(&segment), ["mmap Some(1) Some((true, true))", "mmap Some(1) None"]);
 }
 
-/// If a prctl with valid arguments was refused, the recorded kernel does not know the operation. Every kernel
-/// refuses invalid arguments, so that such a call is planned.
+/// If a prctl with valid arguments was refused, the recorded kernel does not know the operation. A refused
+/// prctl with invalid arguments is planned, because every kernel refuses it.
 #[test]
 fn prctl_operations_unknown_to_the_recorded_kernel_are_set_aside() {
     let asked = |events: &str| {

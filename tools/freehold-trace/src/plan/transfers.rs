@@ -70,8 +70,8 @@ impl Planner {
         }
     }
 
-    /// Notes the bytes that a call moved from or to another address space. Returns two lists of ranges there:
-    /// assumed memory, and the read bytes that earlier recorded calls had written.
+    /// Notes the bytes that a call moved from or to another address space. Returns two lists of ranges in
+    /// that address space: assumed memory, and the read bytes that earlier recorded calls had written.
     pub(super) fn moved(&mut self, call: &Call) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
         let Some(transfer) = &call.transfer else { return Default::default() };
         self.shows_bytes |= call.name != CallName::ProcessMadvise;

@@ -41,8 +41,8 @@ pub(super) struct Conclusions {
     pub(super) cleared: Vec<Range<u64>>,
     /// Assumed memory: ranges to map before the call.
     pub(super) assumed: Vec<Range<u64>>,
-    /// Set if the call moved unknown memory, so that the call may fail in the replay. After the call, the
-    /// plan unmaps the first range, and maps the second range where nothing is mapped.
+    /// Set if the call moved unknown memory. The call may then fail in the replay. After the call, the plan
+    /// unmaps the first range, and maps the second range where nothing is mapped.
     pub(super) moved: Option<[Range<u64>; 2]>,
 }
 
@@ -118,7 +118,7 @@ fn depends_on_locks(call: &Call) -> bool {
 /// the mappings of the target.
 ///
 /// Linux checks everything before it changes anything, with two exceptions. If the memory shrinks, Linux
-/// unmaps the tail before it moves the rest. If a VMA after the first one forbids the move, Linux has already
+/// unmaps the tail before it moves the rest. If a VMA after the first VMA forbids the move, Linux has already
 /// moved the VMAs before it.
 fn moved_in_part(call: &Call) -> bool {
     let [at, old, new, flags, to, _] = call.args;
@@ -263,7 +263,7 @@ impl Space {
             }
             CallName::Mremap if succeeded && call.args[3] & MREMAP_DONTUNMAP != 0 => {
                 // The VMA that stays at the source is unlocked. Page faults, which are not recorded, decide
-                // if the new VMA merges with it.
+                // if the new VMA merges with the VMA at the source.
                 let whole = self.areas.find(source.start).map(|(start, area)| start..area.end);
                 self.locks.add(whole.unwrap_or(source.clone()));
                 self.locks.add(target.clone());
@@ -347,9 +347,9 @@ impl Space {
         }
     }
 
-    /// Marks as unknown the addresses into which memory may have grown downwards. They begin at each mapping
-    /// that grows downwards, and at each range into which memory may already have grown, and extend down to
-    /// the next known mapping.
+    /// Marks as unknown the addresses into which memory may have grown downwards. These addresses begin at
+    /// each mapping that grows downwards, and at each range into which memory may already have grown, and
+    /// extend down to the next known mapping.
     pub(super) fn forget_growth(&mut self) {
         let Some(known_ranges) = self.known_ranges.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;

@@ -75,7 +75,7 @@ fn mremap_shows_one_page() {
     assert!(!space.learn_from_call(&refused, &[0x1000..0x2000, 0..0]).unsure);
 }
 
-/// Linux may have moved some of the VMAs before it refused the next one.
+/// Linux may have moved some of the VMAs before it refused to move the next VMA.
 #[test]
 fn failed_move_of_several_vmas_leaves_both_ranges_unknown() {
     let mut space = space();

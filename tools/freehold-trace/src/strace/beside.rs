@@ -26,7 +26,7 @@ const MOST: usize = 256;
 /// The *extent* of a call: the addresses that it concerns, and its changes there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// The ranges. Either may be empty.
+    /// The ranges. Either range may be empty.
     ranges: [Range<u64>; 2],
     /// True if the call changes or may have changed mappings or access rights there.
     changes: bool,

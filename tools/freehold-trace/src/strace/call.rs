@@ -286,7 +286,7 @@ fn as_passed(arg: Arg<'_>) -> Arg<'_> {
 }
 
 /// Returns true if the ioctl is an operation on a userfaultfd that recordings contain, and strace shows its
-/// structure. strace shows the structure if the memory is readable, so that the kernel could read it, too.
+/// structure. strace shows the structure only if the memory is readable; the kernel could then read it, too.
 fn concerns_userfaultfd(args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let operation = found.get(1).and_then(|arg| number(*arg).ok());

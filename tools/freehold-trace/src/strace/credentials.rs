@@ -3,8 +3,8 @@
 //!
 //! A process that gives up root also loses all effective capabilities, even if it keeps its permitted
 //! capabilities. A process that has set SECBIT_NO_SETUID_FIXUP keeps its effective capabilities. A process
-//! that becomes root, or that executes a program while not root, may regain capabilities. A process in a user
-//! namespace other than the initial one has no capabilities that count.
+//! that becomes root, or that executes a program while not root, may regain capabilities. A process outside
+//! the initial user namespace has no capabilities that count.
 //!
 //! `mod.rs` passes the text of each setuid, setreuid, setresuid, setns, unshare and prctl(PR_SET_SECUREBITS),
 //! and reports a change as a capset. In case of doubt the process has the capability: the replay then does
@@ -93,8 +93,7 @@ impl Credentials {
             *self = self.of_child(NEW_NAMESPACE);
             return Some(false);
         }
-        // strace does not show the kind of the descriptor, so that the process may have entered a user
-        // namespace.
+        // strace does not show the kind of the descriptor, so the process may have entered a user namespace.
         (kinds == b"0" && !of.contains(&b'<')).then(|| self.perhaps("setns"))?
     }
 

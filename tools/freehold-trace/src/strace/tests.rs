@@ -139,14 +139,15 @@ fn creator_of_a_child_is_found_in_later_lines() {
     let other =
         format!("{begin}3 1.3 exit(0) = ?\n1 1.3 <... fork resumed>) = 4\n2 1.4 <... vfork resumed>) = 3\n");
     assert_eq!(read(&other).unwrap()[..3], expected(2, "4100"));
-    // The fork has created another task, so that only the vfork is left, which never returns.
+    // The fork has created another task, so only the vfork is left, which never returns.
     let excluded = format!("{begin}1 1.3 <... fork resumed>) = 4\n");
     assert_eq!(read(&excluded).unwrap()[..3], expected(2, "4100"));
     // No later line decides: the clone that began first is assumed.
     assert_eq!(read(begin).unwrap(), expected(1, "0"));
 }
 
-/// The munmap freed the addresses before the kernel gave them to the mmap, but its resumed line comes later.
+/// The munmap freed the addresses before the kernel gave them to the mmap, but the munmap's resumed line
+/// comes later.
 #[test]
 fn unmapping_call_precedes_the_call_that_reuses_its_addresses() {
     let text = "\
