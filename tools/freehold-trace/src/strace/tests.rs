@@ -146,8 +146,7 @@ fn creator_of_a_child_is_found_in_later_lines() {
     assert_eq!(read(begin).unwrap(), expected(1, "0"));
 }
 
-/// The munmap freed the addresses before the kernel gave them to the mmap, but the munmap's resumed line
-/// comes later.
+/// The munmap freed the addresses that the mmap received, but the munmap's resumed line comes later.
 #[test]
 fn unmapping_call_precedes_the_call_that_reuses_its_addresses() {
     let text = "\
