@@ -1,10 +1,10 @@
-//! Clearing the marks of use and of writing: MADV_FREE, MADV_COLD, and writes to clear_refs. *Aging* a page
-//! means that the engine forgets that the page was used, or that its contents are needed.
+//! Clearing accessed and dirty bits, for MADV_FREE, MADV_COLD and writes to clear_refs. *Aging* a page means
+//! that the engine forgets that the page was used, or that its contents are needed.
 //!
 //! The walk holds the lock of one table at a time. It changes accessed and dirty bits and the records of
-//! frames, and may split huge pages, but never changes which frames are mapped or their rights. `freehold`
-//! decides which VMAs are aged (`call/madvise/pages.rs`, `report/clear_refs.rs`). `clean.rs` write-protects
-//! file pages. `tests/reports/usage.rs` of `freehold` tests aging.
+//! frames, and may split huge pages, but never changes which frames are mapped, or with which rights.
+//! `freehold` decides which VMAs are aged (`call/madvise/pages.rs`, `report/clear_refs.rs`). `clean.rs`
+//! write-protects file pages. `tests/reports/usage.rs` of `freehold` tests aging.
 
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
@@ -13,15 +13,15 @@ use freehold_pagetable::{
     VaRange, Visitor,
 };
 
-/// The facts about a page that are forgotten.
+/// The fact about a page that aging forgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Aging {
     /// The page was accessed.
     Accessed,
     /// The page was accessed, if only one entry maps it.
     AccessedIfUnshared,
-    /// The contents of anonymous memory: the page counts as not accessed and clean. A page whose record is
-    /// dirty and that several entries map is unchanged, as on Linux.
+    /// The contents of anonymous memory are needed: the page then counts as clean and as not accessed. As on
+    /// Linux, a page is unchanged if its record is dirty and several entries map it.
     LazyFree,
 }
 

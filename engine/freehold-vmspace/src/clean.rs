@@ -19,7 +19,7 @@ impl<P: Platform> VmSpace<P> {
     /// bits then say which pages were written.
     ///
     /// For a single page, the entry is first read without its table's lock. A walk over all mappings of a
-    /// page usually finds nothing to do, and concurrent walks then only read the cache lines.
+    /// page usually finds no entry to clean, and concurrent walks then only read shared cache lines.
     pub fn clean(&self, range: UserRange) {
         let stores = PteFlags::WRITE | PteFlags::DIRTY;
         let at = VirtAddr::new(range.start());

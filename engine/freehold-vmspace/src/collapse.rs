@@ -5,7 +5,7 @@
 //! The entries are closed and flushed before the copy, so that no program stores to a small page that was
 //! already copied. The entries are removed after the copy, because the copy reads the frame numbers from
 //! them. The caller excludes faults, changes of VMAs, and walks of the reverse map. Only a pin that takes no
-//! lock may look at the table during the steps: it finds open entries, closed entries, or none.
+//! lock may read the table during the steps: the pin finds open entries, closed entries, or none.
 //! `tests/huge/collapse.rs` of `freehold` tests the result, and `tests/huge/storm.rs` tests it with
 //! concurrent tasks.
 #![expect(unsafe_code, reason = "frees a table")]
@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Level, PteFlags, PteGuard, PteTable, VaRange};
 
-/// Pages whose frames are looked up under one hold of the table's lock.
+/// Number of pages whose frames are looked up in one hold of the table's lock.
 const BATCH: u64 = 64;
 
 #[doc(hidden)]
@@ -40,8 +40,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(())
     }
 
-    /// Copies pages behind closed entries. Locks the table for a part at a time and copies without the lock.
-    /// Skips frames of zeroes, because the huge page is already zeroed.
+    /// Copies pages behind closed entries. Looks up a batch of frames with the table locked, and copies these
+    /// frames without the lock. Skips frames of zeroes, because the huge page is already zeroed.
     pub fn copy_small(&self, table: PteTable<'_, P::Format, P>, new: &HugePage<'_, P>) {
         let span = table.span();
         for start in (span.start().get()..span.end().get()).step_by((BATCH * PAGE_SIZE) as usize) {
@@ -62,8 +62,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Safety
     ///
-    /// No task faults or reads entries in the range, nor reaches it through the reverse map, until this
-    /// returns.
+    /// Until this call returns, no task faults in the range, reads its entries, or reaches the range through
+    /// the reverse map.
     pub unsafe fn clear_small(&self, range: UserRange, zap: Zap) {
         let mut gather = self.exclusive_gather();
         let span = range.va();

@@ -43,8 +43,9 @@ impl<P: Platform> VmSpace<P> {
             let address = VirtAddr::new(at);
             let (pte, level) = self.peek(address);
             match pte.kind(level) {
-                // Not for small pages: the walk over their table is faster, because a table records which of
-                // its entries are filled.
+                // Skips the span of an empty entry above the lowest level. Empty entries of small pages are
+                // left to the walk over their table, which is faster because a table records which of its
+                // entries are filled.
                 Kind::None if level > Level::Pte => match address.next_span(level) {
                     Some(next) => at = next.get(),
                     None => return Ok(range.end()),
@@ -150,7 +151,7 @@ struct Copier<'p, P: Platform> {
     /// True if the child's VMA is registered for write protection by a userfaultfd.
     uffd_wp: bool,
     /// Flags that the child's entry does not get: the child has not yet accessed the page, nor written to a
-    /// shared one.
+    /// shared page.
     lost: PteFlags,
     /// Resident pages that the child got.
     rss: Rss,

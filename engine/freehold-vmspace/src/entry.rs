@@ -64,7 +64,8 @@ impl<P: Platform> VmSpace<P> {
             let what = UnmappedFrame::new(pfn, level);
             let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
             if written {
-                // Set now and again after the flush, for the reason given at `cleaned` and `keep_dirty`.
+                // The bit is set before the flush and again after it; `cleaned` and `keep_dirty` give the
+                // reasons.
                 frame.set_dirty();
             }
             gather.add_unmapped(if written { what.dirty() } else { what });

@@ -1,8 +1,8 @@
 //! The error of this crate.
 //!
-//! The only failure that callers handle alike is a lack of memory, so the error has no details. Operations
-//! that can fail in other ways have an error type of their own, next to the operation. The crate `freehold`
-//! converts [`NoMemory`] to the errors of its calls.
+//! The error has no details, because all callers handle a lack of memory in the same way. Operations that can
+//! fail in other ways have an error type of their own, next to the operation. The crate `freehold` converts
+//! [`NoMemory`] to the errors of its calls.
 
 use allocator_api2::alloc::AllocError;
 use core::fmt;

@@ -55,10 +55,10 @@ impl<P: Platform> VmSpace<P> {
 /// A visitor that puts a guard marker into every slot.
 struct Installer<'i, 'g, P: Platform> {
     platform: &'i P,
-    /// Stores reach a file: an entry's dirty bit must not be lost.
+    /// True if stores reach a file. The dirty bit of an entry must then not be lost.
     shared: bool,
     gather: &'i mut VmGather<'g, P>,
-    /// Change of the counts of resident pages: not positive.
+    /// Change of the counts of resident pages; never positive.
     rss: Rss,
 }
 
@@ -72,7 +72,8 @@ impl<P: Platform> Installer<'_, '_, P> {
         };
         let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
         if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
-            // As in a zap: set before the flush, for a concurrent write-back, and again after the flush.
+            // As in a zap, the bit is set before the flush, for a concurrent write-back, and again after the
+            // flush.
             frame.set_dirty();
             what = what.dirty();
         }

@@ -40,7 +40,7 @@ impl<P: Platform> VmSpace<P> {
         frame: Pfn,
         rights: PteFlags,
     ) -> bool {
-        // The closure drops the lock: nothing is freed under it.
+        // The closure drops the lock, because nothing may be freed under the lock.
         let install =
             |mut guard: PteGuard<'_, P::Format, P>| guard.install(address, Pte::page(frame, rights));
         let installed = table.lock_linked().is_some_and(|guard| install(guard).is_ok());

@@ -17,8 +17,8 @@ pub struct MigrationEntry {
     pub pfn: Pfn,
     /// The entry allowed stores.
     pub write: bool,
-    /// Only this address space could reach the frame. The marker keeps this flag in place of the frame's
-    /// record, because fork changes it here during the move.
+    /// Only this address space could reach the frame. During the move, the marker keeps this flag in place of
+    /// the frame's record, because fork changes the flag in the marker.
     pub exclusive: bool,
     /// A userfaultfd has write-protected the page.
     pub uffd_wp: bool,

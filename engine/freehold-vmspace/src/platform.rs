@@ -290,6 +290,7 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// Returns true if a processor other than the calling one may hold translations of this space. May return
-    /// true although no other processor holds translations. Never returns false if one does.
+    /// true although no other processor holds translations, but never returns false if another processor
+    /// holds some.
     fn runs_elsewhere(&self, mmu: &Self::Mmu) -> bool;
 }

@@ -44,8 +44,8 @@ impl<P: Platform> VmSpace<P> {
 }
 
 impl<P: Platform, S: StaleTranslations> Changer<'_, P, S> {
-    // A separate function: inlined, the variables of the walk would take registers from the loop over the
-    // pages.
+    // This function is not inlined, so that the variables of the walk take no registers from the loop over
+    // the pages.
     /// Changes the entries of `range` in one table.
     #[inline(never)]
     fn pages(

@@ -1,12 +1,12 @@
-//! Requests for frames: what the engine wants when it calls
-//! [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames), and why.
+//! Requests for frames: the number of frames that a call of
+//! [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) requests, and their purpose.
 //!
 //! This crate makes the requests (`memory/` and `huge.rs`), and the implementation of the platform reads
-//! them. They are plain values. A [`FrameRequest`] begins with [`pages`](FrameRequest::pages) or
+//! them. Requests are plain values. A [`FrameRequest`] begins with [`pages`](FrameRequest::pages) or
 //! [`blocks`](FrameRequest::blocks); `of`, `with` and `on` set one field each. Only
-//! [`order`](FrameRequest::order) binds the platform. A platform may use the reasons to choose a node, to
-//! account memory to a space, or to decide how long it tries; the kernel of this repository uses none of
-//! them.
+//! [`order`](FrameRequest::order) binds the platform. A platform may use the other fields to choose a node,
+//! to account memory to a space, or to decide how long it tries. The kernel of this repository ignores these
+//! fields.
 //!
 //! The types are public API of `freehold` (`freehold::platform`): a new purpose or field is visible to every
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
@@ -21,7 +21,8 @@ use freehold_pagetable::Level;
 #[derive(Debug)]
 pub struct FrameRequest<'s, Mmu> {
     /// Each block has 2 to the power of `order` frames and begins at a multiple of its size. 0 means single
-    /// frames; otherwise this is the order of what one entry of a [`Level`] maps (9 for 2 MiB, 18 for 1 GiB).
+    /// frames; otherwise this is the order of the block that one entry of a [`Level`] maps (9 for 2 MiB, 18
+    /// for 1 GiB).
     pub order: u32,
     /// The NUMA node of the frames.
     pub node: NodeChoice,

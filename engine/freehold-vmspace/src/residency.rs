@@ -117,8 +117,8 @@ impl<P: Platform> VmSpace<P> {
             return false;
         }
         // A call that changed the entry may not have flushed yet (hazard C-4). Such a call entered its gather
-        // before it released the change of the entry. So the gather made here finds the other gather counted
-        // and flushes, or the other gather has already flushed.
+        // before it released the change of the entry. So the gather of this function either finds that call's
+        // gather counted and flushes, or that gather has already flushed.
         self.gather::<1>().finish();
         true
     }

@@ -20,14 +20,14 @@ use freehold_pagetable::{
 /// The entries and pages that a zap removes.
 #[derive(Clone, Copy, Debug)]
 pub struct Zap {
-    /// Stores reach a file: an entry's dirty bit must not be lost.
+    /// True if stores reach a file. The dirty bit of an entry must then not be lost.
     shared: bool,
-    /// Guard markers are kept.
+    /// True if guard markers are kept.
     keep_guards: bool,
-    /// Write protection by a userfaultfd is kept, as a marker.
+    /// True if write protection by a userfaultfd is kept, as a marker.
     keep_wp: bool,
-    /// Private copies are kept: the zap removes only pages of the file itself. Truncation uses this for pages
-    /// that were never copied.
+    /// True if private copies are kept, so that the zap removes only pages of the file itself. Truncation
+    /// uses this for pages that were never copied.
     file_pages_only: bool,
 }
 
@@ -55,7 +55,8 @@ impl Zap {
         self.keep_wp
     }
 
-    /// With `keep`, a page that a userfaultfd has write-protected is protected again when it is mapped again.
+    /// Sets whether write protection by a userfaultfd is kept. If it is, a protected page is protected again
+    /// when it is mapped again.
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }
@@ -73,7 +74,7 @@ struct Zapper<'z, 'v, P: Platform> {
     zap: Zap,
     platform: &'z P,
     gather: &'z mut VmGather<'v, P>,
-    /// Change of the counts of resident pages: not positive.
+    /// Change of the counts of resident pages; never positive.
     rss: Rss,
 }
 
@@ -241,8 +242,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     }
                 };
                 if zap.shared && old.flags().contains(PteFlags::DIRTY) {
-                    // Set now for a concurrent write-back, and again after the flush, because stores continue
-                    // until then. The frame is usually dirty already.
+                    // The bit is set now, for a concurrent write-back, and again after the flush, because
+                    // stores continue until the flush. The frame is usually dirty already.
                     if !frame.is_dirty() {
                         frame.set_dirty();
                     }

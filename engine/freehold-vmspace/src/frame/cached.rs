@@ -2,7 +2,7 @@
 //!
 //! A lookup finds a frame in a cache. At the next moment the frame may leave the cache and become another
 //! page. The word `refs` therefore has a bit, `CACHED`, that says that a cache holds one of the references. A
-//! lookup raises the count by a compare-and-swap that fails without the bit:
+//! lookup raises the count by a compare-and-swap that fails if the bit is clear:
 //!
 //! ```text
 //! lookup    1. finds the frame
@@ -15,11 +15,12 @@
 //!           3. clears the bit and drops the cache's reference
 //! ```
 //!
-//! Step 2 of both changes `refs`, so one precedes the other. If the lookup is first, the count that the
-//! remover reads includes the lookup's reference. If the remover is first, the lookup has read from the
-//! remover's write, and its second check finds the mark. While the bit is set the cache has a reference, so a
-//! lookup never raises a count of zero. Without the bit, only a task that has a reference raises the count.
-//! The [rule](super) therefore holds for every frame and every earlier use of the frame.
+//! The lookup and the remover both change `refs` in step 2, so one of the two changes precedes the other. If
+//! the lookup is first, the count that the remover reads includes the lookup's reference. If the remover is
+//! first, the lookup has read from the remover's write, and its second check finds the mark. While the bit is
+//! set the cache has a reference, so a lookup never raises a count of zero. Without the bit, only a task that
+//! has a reference raises the count. The [rule](super) therefore holds for every frame and every earlier use
+//! of the frame.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -45,8 +46,8 @@ impl Frame {
     /// afterwards.
     #[inline]
     pub fn enter_cache(&self) {
-        // Release: a lookup that expects the frame's earlier page, and raises the count, finds by its second
-        // check that the page is gone.
+        // Release: if a lookup expects the frame's earlier page and raises the count, its second check finds
+        // that the earlier page is gone.
         self.refs.store(1 | CACHED, Release);
     }
 
@@ -60,8 +61,8 @@ impl Frame {
         debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
     }
 
-    /// Turns the cache's reference into one of the caller, like [`leave_cache`](Self::leave_cache) but
-    /// keeping the rmap word, if there is no other reference. No task can then get another reference. Returns
+    /// Turns the cache's reference into a reference of the caller if there is no other reference. Keeps the
+    /// rmap word, unlike [`leave_cache`](Self::leave_cache). No task can then get another reference. Returns
     /// false and changes nothing if there is another reference. The caller need not mark the place in the
     /// cache.
     #[inline]
@@ -88,7 +89,8 @@ impl Frame {
         !self.has_max_refs() && self.get_cached()
     }
 
-    /// Returns true if there are as many references as may be kept.
+    /// Returns true if the frame gets no further reference that may be kept, because it has the maximum
+    /// number.
     #[inline]
     fn has_max_refs(&self) -> bool {
         // Relaxed: other tasks may take references between the check and the use, but not enough to overflow

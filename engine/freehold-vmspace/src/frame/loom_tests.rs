@@ -6,8 +6,8 @@
 //! - A lookup in a cache never raises the count of a frame that has left the cache. Otherwise the frame could
 //!   have two owners: the lookup and the task that uses the frame next.
 //!
-//! The tests call the methods of [`Frame`] alone. A flag stands for an object or a cached page, and a grace
-//! period is that of the loom host.
+//! The tests call only methods of [`Frame`]. A flag stands for an object or for a cached page, and the loom
+//! host implements the grace periods.
 #![expect(unsafe_code, reason = "defers a call to wait for a grace period")]
 
 use super::{Frame, NotMapped};
@@ -27,7 +27,7 @@ use loom::{
     thread,
 };
 
-/// A frame, and two flags: the objects of the rmap words 1 and 2 exist.
+/// A frame, and two flags that say whether the objects of the rmap words 1 and 2 exist.
 struct World {
     frame: Frame,
     linked_words: [AtomicBool; 2],
@@ -52,7 +52,8 @@ fn walk(world: &World) {
     drop(rcu);
 }
 
-/// Removes the entry of the first use, and the rmap word after a grace period. The other reference stays.
+/// Removes the entry of the first use and, after a grace period, the object of the rmap word. The second
+/// reference stays.
 fn leave(world: &World) {
     world.frame.sub_map();
     assert!(!world.frame.put());
@@ -188,8 +189,8 @@ fn lookup_during_truncation_does_not_find_a_page_of_another_file() {
     });
 }
 
-/// Either the page is clean, has no other reference, and is dropped; or a lookup was first, and its store is
-/// kept.
+/// Either the cache drops the page, which is clean and has no other reference; or a lookup came first, and
+/// the page with its store is kept.
 #[test]
 fn page_with_a_concurrent_store_is_not_dropped_as_clean() {
     model(|| {

@@ -1,11 +1,11 @@
 //! The record of each frame: references, map count, owner, flags and lock.
 //!
-//! | count | holders of one |
+//! | count | counts |
 //! | --- | --- |
-//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run that contains it, each borrower; a pin (`frame/pin.rs`) holds 1024 |
+//! | `refs` | each page-table entry that maps the frame, the page cache that holds it, each run that contains it, each borrower; each pin (`frame/pin.rs`) as 1024 |
 //! | `maps` | each page-table entry that maps the frame |
 //!
-//! Both counts fit 32 bits. References that may be held without a limit of time are refused from 2^30 on
+//! Both counts fit into 32 bits. References that may be held without a limit of time are refused from 2^30 on
 //! (`MAX_REFS`): entries that map the frame (`Frame::try_map_cached`, `Frame::share`), pins, and runs. `maps`
 //! is never more than `refs`. The rest of the range is for references that a task holds for the length of one
 //! step, such as those of the reverse map and of a gather.
@@ -257,8 +257,8 @@ impl Frame {
         let last = self.refs.load(Acquire) == count || self.refs.fetch_sub(count, AcqRel) == count;
         if last {
             debug_assert_eq!(self.maps.load(Relaxed), 0, "a mapped frame lost its last reference");
-            // A task that set a bit had a reference then, and the load above has seen the end of that
-            // reference.
+            // Each task that set a bit had a reference at that time, and the load above has seen that the
+            // reference ended.
             let word = self.word.load(Relaxed);
             self.refs.store(0, Relaxed);
             self.word.store(word & FAILED, Relaxed);
@@ -511,7 +511,7 @@ fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     }
 }
 
-/// The kind that a page is counted as while it moves, in the spaces whose markers wait for the page.
+/// The kind as which a space counts a page that is moving, for the space's marker of that page.
 #[doc(hidden)]
 pub const MIGRATION_RSS: RssKind = RssKind::Anon;
 

@@ -2,8 +2,9 @@
 //! limit of time.
 //!
 //! A pin counts as [`PIN`] references in the same word, so pins cost nothing while no page is pinned. A page
-//! with that many ordinary references therefore also counts as pinned. This check is made only for anonymous
-//! pages that have the bit `EXCLUSIVE` and are mapped by one entry. A wrong result costs at most one copy.
+//! with that many ordinary references therefore also counts as pinned. The engine tests for pins only on
+//! anonymous pages that have the bit `EXCLUSIVE` and are mapped by one entry. A wrong result of the test
+//! costs at most one copy.
 //!
 //! | event | rule |
 //! | --- | --- |
@@ -15,7 +16,7 @@ use super::{ANON, CACHED, EXCLUSIVE, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// Number of references that a pin counts as. Linux uses the same number: pages with that many mappings are
-/// rare, and two million pins fit into the count.
+/// rare, and one million pins stay below `MAX_REFS`.
 pub(crate) const PIN: u32 = 1 << 10;
 
 #[doc(hidden)]

@@ -1,9 +1,9 @@
 //! Free frames kept per CPU above the platform's allocator, so that a fault or a zap takes no lock here.
 //!
 //! Each CPU accesses only its own cache, so no lock is needed. A CPU that wants the frames of other caches
-//! sets a request in each, and the owner answers it when it next frees a frame. Frames move between a cache
-//! and the platform in batches. Every frame in a cache is free and has a zero record (`frame/mod.rs`).
-//! `memory/mod.rs` allocates and frees single frames here.
+//! sets a request in each of them; the CPU of such a cache fulfils the request when it next frees a frame.
+//! Frames move between a cache and the platform in batches. Every frame in a cache is free and has a zero
+//! record (`frame/mod.rs`). `memory/mod.rs` allocates and frees single frames here.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{
@@ -16,7 +16,7 @@ use freehold_sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, CHECKED, Ordering::Relaxed},
 };
 
-/// Number of free frames that a CPU keeps. None under a checker of schedules, because the platform's oracles
+/// Number of free frames that a CPU keeps. Zero under a checker of schedules, because the platform's oracles
 /// see only frames that return to the platform.
 const MAGAZINE_SLOTS: usize = if CHECKED { 0 } else { 256 };
 /// Number of frames moved at a time between a CPU and the platform.

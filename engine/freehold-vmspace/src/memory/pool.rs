@@ -517,7 +517,7 @@ impl PoolCounts {
         self.returning -= 1;
     }
 
-    /// Pays an owed reservation. Returns true if one was owed.
+    /// Pays a reservation that the pool owes. Returns false if the pool owes none.
     fn repay(&mut self) -> bool {
         let owed = self.owed > 0;
         self.owed -= u64::from(owed);

@@ -57,8 +57,9 @@ impl<P: Platform> Run<P> {
         pages: PageCount,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
-        // Bypasses the caches of free frames. The caches hold single frames. A run cannot be formed of these
-        // frames here, but the platform may need them to form a run.
+        // The frames come from the platform, not from the caches of free frames, which hold single frames. If
+        // the platform has no run, this CPU's cache is emptied and the platform is asked again, because the
+        // cached frames may complete a run.
         let (platform, pages) = (memory.platform(), pages.get());
         if pages == 0 {
             return Ok(Self::empty(memory));

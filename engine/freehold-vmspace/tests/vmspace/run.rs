@@ -1,8 +1,8 @@
 //! Runs of frames: each call refuses a count that does not fit, before it has any effect.
 //!
-//! A run frees its frames when it is dropped, so a run with a wrong count would free frames of others. The
-//! tests call `split_off`, `alloc` and `foreign` with counts around the limits, and check afterwards that the
-//! run is unchanged and that no mapped frame is free.
+//! A run frees its frames when it is dropped, so a run with a wrong count would free frames of other owners.
+//! The tests call `split_off`, `alloc` and `foreign` with counts around the limits, and check afterwards that
+//! the run is unchanged and that no mapped frame is free.
 
 use crate::{machine, refuses};
 use freehold_vmspace::{PageCount, Pfn, Run, VmSpace, platform::PteFlags};
@@ -11,8 +11,8 @@ fn pages(count: u64) -> PageCount {
     PageCount::new(count)
 }
 
-/// Refuses to split a run of one page at a later frame that a space maps. Dropping the part below would free
-/// that frame.
+/// A split of a run of one page at a later frame, which a space maps, is refused. Otherwise, dropping the
+/// first part of the split run would free the mapped frame.
 #[test]
 fn split_off_beyond_the_run_frees_no_mapped_frame() {
     let (machine, memory) = machine();
