@@ -3,8 +3,8 @@
 //! answer.
 //!
 //! A set also orders memory accesses: a CPU that reads a bit sees what another CPU did before it changed the
-//! bit. A CPU that takes a bit out of an inbox must see the request behind the bit, and a flush that finds a
-//! bit cleared must know that the translations are no longer used. Adding and removing are therefore
+//! bit. A CPU that takes a bit out of an inbox must see the request that the bit announces, and a flush that
+//! finds a bit cleared must know that the translations are no longer used. Adding and removing are therefore
 //! releases, and reading is an acquire. A kernel only reads sets; only this crate changes them.
 //! `tests/loom_kit/shootdown.rs` tests the orders.
 

@@ -136,8 +136,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
     /// Declares that the calling CPU has no read section open, and opens none before the next
     /// [`online`](Self::online).
     pub fn offline(&self, cpu: usize) {
-        // Release: pairs with the acquire in `passed`. Sections end before the requests run that wait for
-        // these sections.
+        // Release: pairs with the acquire in `passed`. A request that waits for earlier sections of this CPU
+        // runs after these sections have ended.
         self.cpus[cpu].seen.store(OFFLINE, Release);
     }
 
@@ -154,8 +154,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         let now = self.period.load(Acquire);
         if own.seen.load(Relaxed) != now {
             debug_assert!(self.is_online(cpu), "an offline CPU reports a quiescent state");
-            // Release: pairs with the acquire in `passed`. Earlier sections end before the requests run that
-            // wait for these sections.
+            // Release: pairs with the acquire in `passed`. A request that waits for earlier sections of this
+            // CPU runs after these sections have ended.
             own.seen.store(now, Release);
         }
     }
@@ -220,9 +220,9 @@ impl<const CPUS: usize> Qsbr<CPUS> {
     /// read section or from a deferred function.
     pub fn barrier(&self, mut pass: impl FnMut()) {
         for cpu in &self.cpus {
-            // A request is counted before it is pushed. So `wanted` includes a request that is known to have
-            // been made, and every request that was pushed before it. Lists are taken whole. So when `wanted`
-            // requests have run, that request is one of them.
+            // A request is counted before it is pushed. For each request made before this call, `wanted`
+            // therefore counts this request and every request that was pushed before it. The driver takes
+            // whole lists, so this request is among the first `wanted` requests that run.
             let wanted = cpu.pushed.load(Relaxed);
             // Acquire: pairs with the release in `run`. The caller sees what the functions did.
             while cpu.done.load(Acquire) < wanted {

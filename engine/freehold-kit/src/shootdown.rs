@@ -390,8 +390,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
             kernel.flush_here(cpu, space.root, what);
             own.done(space, number);
         }
-        // Otherwise the CPU has left the space and only its bit remains. Its context's number now stays
-        // behind.
+        // Otherwise the CPU has left the space, and only its bit in the set remains. The number of the CPU's
+        // context for the space now stays behind.
     }
 }
 

@@ -1,9 +1,9 @@
 //! Tests of read sections, and of requests that wait for them.
 //!
-//! A flag says whether readers can find an object. A test clears the flag and requests that the object is
-//! freed. The function must not run while a section that found the object is open, and it must run once. The
-//! flag is accessed relaxed, so that only the grace period orders the last use before the free: loom reports
-//! a race if an acquire, a release or a fence of `qsbr.rs` is missing.
+//! A flag says whether readers can find an object. A test clears the flag and defers a function that frees
+//! the object. The function must not run while a section that found the object is open, and must run once.
+//! The flag is accessed relaxed, so that only the grace period orders the last use before the free: loom
+//! reports a race if an acquire, a release or a fence of `qsbr.rs` is missing.
 
 use super::Memory;
 use freehold_kit::{Qsbr, QsbrCpu};
@@ -138,7 +138,8 @@ fn barrier_sees_functions_that_ran_on_another_cpu() {
     });
 }
 
-/// Requests of one CPU, also from an interrupt, and of two CPUs: each runs once.
+/// Each of three requests runs once: two on one CPU, made concurrently as by an interrupt, and one on a
+/// second CPU.
 #[test]
 fn concurrent_requests_run_once_each() {
     model(|| {
