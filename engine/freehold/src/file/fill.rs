@@ -1,4 +1,5 @@
-//! Adding pages to the cache: read from the pager, filled by a program, or zeroed when a file grows.
+//! Adding pages to the cache. A page is read from the pager, filled by a program, or zeroed when a file
+//! grows.
 //!
 //! A page is added with the invalidate lock held for reading, so several tasks can add pages, but no task
 //! removes pages at the same time. The pager may sleep and is called under this lock. The caller must

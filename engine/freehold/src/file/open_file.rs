@@ -195,7 +195,8 @@ impl<P: Platform> File<P> {
         &self.mapping
     }
 
-    /// Removes pages of this range from the cache that are clean and unused; see [`Mapping::drop_clean`].
+    /// Removes those pages of this range from the cache that are clean and unused; see
+    /// [`Mapping::drop_clean`].
     ///
     /// # Locks
     ///

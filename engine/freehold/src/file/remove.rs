@@ -1,4 +1,4 @@
-//! Removing pages from the cache: hidden from lookups first, dropped when no entry maps them.
+//! Removing pages from the cache. A page is hidden from lookups first, and dropped when no entry maps it.
 //!
 //! The steps of `Mapping::cut` are: mark the words of the pages, zap the entries that map the pages, check
 //! the reference counts, and drop the pages. The caller holds the content and invalidate locks for writing,
@@ -103,8 +103,8 @@ impl<P: Platform> Mapping<P> {
         self.cache.prune(pages_go, range);
     }
 
-    /// Removes whole pages, from the cache and, by `unmap`, from page tables. The caller holds `content` and
-    /// `invalidate` for writing and has published the size.
+    /// Removes whole pages from the cache, and calls `unmap` to remove them from page tables. The caller
+    /// holds `content` and `invalidate` for writing and has published the size.
     pub(in crate::file) fn cut(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,

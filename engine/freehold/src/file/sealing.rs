@@ -61,7 +61,7 @@ impl Sealing {
         Seals::from_bits_retain(self.seals.load(Acquire))
     }
 
-    /// Counts one more writer, unless writers are denied. Returns true if counted.
+    /// Counts one more writer, unless writers are denied. Returns true if the writer was counted.
     pub(super) fn allow(&self) -> bool {
         let mut seen = self.writers.load(Relaxed);
         while seen != DENIED {
@@ -80,7 +80,7 @@ impl Sealing {
         self.writers.fetch_sub(1, Release);
     }
 
-    /// Denies new writers, if there are none. Returns true if denied.
+    /// Denies new writers if the file has no writer. Returns true if new writers are now denied.
     pub(super) fn deny(&self) -> bool {
         // Acquire pairs with the release in `leave`.
         self.writers.compare_exchange(0, DENIED, Acquire, Relaxed).is_ok()

@@ -8,7 +8,7 @@
 //! | word | meaning | becomes |
 //! | --- | --- | --- |
 //! | n ≥ 0 | n VMAs and mmap calls can write | n + 1, n - 1; `DENIED` from 0 |
-//! | `DENIED` | none can write, now or later | 0, if adding the seal failed |
+//! | `DENIED` | no VMA and no mmap call can write, now or later | 0, if adding the seal failed |
 //!
 //! A mapping that is about to write first counts itself and then reads the seals. Sealing first denies new
 //! writers and then checks the pages for references through which a task may still write.

@@ -20,7 +20,8 @@ use freehold_sync::atomic::{
 /// A page that is about to be added to a file, under the file's invalidate lock held for reading. The frame's
 /// contents and record are complete. No other task can find the page before it is published.
 pub(crate) struct NewPage<'m> {
-    /// The word of the page in the file's tree. 0 until the page, or another one, is published.
+    /// The word of the page in the file's tree. 0 until this page or another page is published at the same
+    /// index.
     word: &'m AtomicU64,
     /// The frame that holds the contents.
     pfn: Pfn,

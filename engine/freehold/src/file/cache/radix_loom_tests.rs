@@ -1,10 +1,10 @@
 //! Loom tests of [`Radix`]: pruning concurrent with readers that take no lock.
 //!
 //! `model` runs each test with every interleaving, and `model_bounded` with a bounded number of preemptions.
-//! The main thread stands for the task that holds the invalidate lock, so it changes words and prunes alone;
-//! the other thread reads under RCU. Freed leaves and nodes are poisoned, so an access after the grace period
-//! is detected: the assertions compare each word with the values that the test stored. A test must end with
-//! `rcu_barrier`, so that the nodes are freed within the model.
+//! The main thread stands for the task that holds the invalidate lock, so only this thread changes words and
+//! prunes; the other thread reads under RCU. Freed leaves and nodes are poisoned, so an access after the
+//! grace period is detected: the assertions compare each word with the values that the test stored. A test
+//! must end with `rcu_barrier`, so that the nodes are freed within the model.
 
 use super::*;
 use freehold_sync::atomic::Ordering::Release;

@@ -14,14 +14,14 @@
 //! the frame is marked as dirty.
 //!
 //! All of this happens under the invalidate lock held for writing. The call takes the lock only if it is
-//! free, because pagers run with the lock held for reading. A fault that reaches a page in between waits for
-//! the lock, and then finds the page or reads it again.
+//! free, because pagers run with the lock held for reading. A fault that needs such a page waits for the
+//! lock, and then finds the page in the cache or reads it again.
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
-//! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each check is removed by one of the
-//! mutations `memory-drop-dirty`, `memory-drop-only-copy`, `memory-drop-referenced` and `memory-drop-waits`
-//! in `xtask/mutants`, and tests of `tests/files/drop_clean.rs` then fail. `shuttle_engine/drop_clean.rs`
-//! drops pages while other tasks begin to use them.
+//! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,
+//! `memory-drop-only-copy`, `memory-drop-referenced` and `memory-drop-waits` in `xtask/mutants` removes one
+//! check, and a test of `tests/files/drop_clean.rs` then fails. `shuttle_engine/drop_clean.rs` drops pages
+//! while other tasks begin to use them.
 
 use crate::{
     Pfn,
@@ -52,13 +52,13 @@ const LOOKS: u64 = if CHECKED { 2 } else { 1 << 12 };
 type Free = ArrayVec<Pfn, 64>;
 
 impl<P: Platform> Mapping<P> {
-    /// Drops pages of this range from the cache that are clean, not mapped, and unused. The next access reads
-    /// them from the backing store again. Returns the number of dropped pages. Implements POSIX_FADV_DONTNEED
-    /// and /proc/sys/vm/drop_caches.
+    /// Drops those pages of this range from the cache that are clean, not mapped and unused. The next access
+    /// to such a page reads it from the backing store again. Returns the number of dropped pages. Implements
+    /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches.
     ///
-    /// Drops no page of shared memory, which has no other copy, nor of a file whose pages are the storage
-    /// itself. This call never waits for a pager. If another task is reading or writing back pages of this
-    /// file, the rest of the range therefore stays in the cache.
+    /// Drops no page of shared memory, which has no other copy, and no page of a file whose pages are the
+    /// storage itself. This call never waits for a pager. If another task is reading or writing back pages of
+    /// this file, the rest of the range therefore stays in the cache.
     ///
     /// # Locks
     ///
@@ -141,8 +141,8 @@ impl<P: Platform> Mapping<P> {
         frame.refs() == 1 && !frame.is_dirty()
     }
 
-    /// Drops the cache's reference to a page that is clean and has no other reference. Returns true if
-    /// dropped.
+    /// Drops the cache's reference to a page that is clean and has no other reference. Returns true if the
+    /// reference was dropped.
     fn take_unused(&self, pfn: Pfn) -> bool {
         let frame = self.files().platform().frame(pfn);
         if !frame.try_leave_cache() {

@@ -63,7 +63,8 @@ impl<P: Platform> Mapping<P> {
         self.unmap_present(index);
         let platform = self.files().platform();
         let frame = platform.frame(old);
-        // The references of the cache and of the caller. An entry that the walk missed also counts.
+        // The cache and the caller have one reference each. An entry that the walk missed has a further
+        // reference.
         let alone = frame.refs_of_marked() == 2;
         if alone {
             platform.copy_frames(new, old, self.page_bytes() / PAGE_SIZE);

@@ -7,10 +7,10 @@
 //! drop      the cache drops its references
 //! ```
 //!
-//! No fault can bring a page back in between, because filling a page waits for the invalidate lock. A fault
-//! that found the page before raises the page's reference count, locks the table, and reads the word again
-//! (`mapping.rs`). If the zap locks that table later, the zap finds the entry. If the zap locked the table
-//! earlier, the fault finds the mark.
+//! No fault can bring a page back during these steps, because filling a page waits for the invalidate lock. A
+//! fault that found the page before raises the page's reference count, locks the table, and reads the word
+//! again (`mapping.rs`). If the zap locks that table later, the zap finds the entry. If the zap locked the
+//! table earlier, the fault finds the mark.
 //!
 //! The zap locks every table that it finds. A fault may use a table that did not exist when the zap passed.
 //! On a CPU that lets a load pass an earlier store, such a fault may miss the mark as well. The truncation

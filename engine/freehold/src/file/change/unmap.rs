@@ -50,8 +50,9 @@ impl<P: Platform> Mapping<P> {
         }
         self.home().each_mapper(pages, |mapper| {
             let zap = zap(mapper.vma);
-            // Every entry is flushed before the i_mmap lock is released. A munmap that waits for this lock to
-            // unlink its VMA can then rely on empty entries being in no TLB either (hazard C-58).
+            // Every entry is flushed before the i_mmap lock is released. Once a munmap has waited for this
+            // lock to unlink its VMA, no TLB therefore holds a translation of an entry that is empty (hazard
+            // C-58).
             mapper.vm.discard(mapper.range, zap);
         });
     }

@@ -72,8 +72,8 @@ impl<P: Platform> Mapping<P> {
         }
         let pages_stay = self.invalidate.read();
         // Entries lose their write permission first, so that a later store makes its page dirty again. Pages
-        // outside the cache are not mapped, and a mapping may be far larger than the cached pages, so only
-        // those are walked.
+        // outside the cache are not mapped, and a mapping may be far larger than the cached pages, so the
+        // walks visit only cached pages.
         let mut at = pages.start;
         while let ControlFlow::Break(first) =
             self.each_page(&pages_stay, PageRange::new(at, pages.end), ControlFlow::Break)
@@ -94,8 +94,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Writes one page if it is dirty. If the write fails, the page stays dirty.
     fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
-        // A second write-back waits for this lock. The second write-back then finds the page clean only after
-        // the page is written.
+        // A second write-back waits for this lock, so it finds the page clean only after the page is written.
         let _identity = self.files().memory().lock_frame(**page);
         let platform = self.files().platform();
         let frame = platform.frame(**page);

@@ -54,7 +54,7 @@ pub struct MapRequest<'r, P: Platform> {
 
 /// Flags that an mmap hook may add.
 const MAY_ADD: VmFlags = VmFlags::SPECIAL.union(VmFlags::DONTCOPY).union(VmFlags::DONTDUMP);
-/// Flags that an mmap hook may remove. Without them mprotect cannot add access rights later.
+/// Flags that an mmap hook may remove. Without such a flag, mprotect cannot add the access right later.
 const MAY_TAKE: VmFlags = VmFlags::MAYREAD.union(VmFlags::MAYWRITE).union(VmFlags::MAYEXEC);
 /// Flags of every mapping of frames that have no reference counts.
 const WHOLE: VmFlags = VmFlags::IO.union(VmFlags::PFNMAP).union(VmFlags::DONTEXPAND).union(VmFlags::DONTDUMP);
@@ -80,8 +80,8 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     }
 
     /// Sets the flags of the VMA. A driver may add `IO`, `PFNMAP`, `MIXEDMAP`, `DONTEXPAND`, `DONTCOPY` and
-    /// `DONTDUMP`. A driver may remove `MAYREAD`, `MAYWRITE` and `MAYEXEC` where the VMA does not have the
-    /// right itself.
+    /// `DONTDUMP`. A driver may remove `MAYREAD`, `MAYWRITE` and `MAYEXEC` if the VMA does not have the
+    /// corresponding access right.
     ///
     /// # Errors
     ///

@@ -133,8 +133,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Takes a page from the pool, fills it with `contents`, and calls `put` to publish it. Does nothing if
-    /// the cache already has the page. Without a publication, the page returns to the pool with its
-    /// reservation.
+    /// the cache already has the page. If `put` does not publish the page, the page returns to the pool with
+    /// its reservation.
     fn add_huge(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
