@@ -86,7 +86,7 @@ fn aged<P: Platform>(platform: &P, what: Aging, level: Level, pte: Pte<P::Format
 }
 
 /// Records that the contents of the frames of an entry are not needed. Returns false and records nothing if
-/// they are needed.
+/// the contents are needed.
 fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
     let first = platform.frame(pfn);
     let is_shared = first.maps() != 1 && (level != Level::Pte || first.is_dirty());

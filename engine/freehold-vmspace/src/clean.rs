@@ -33,9 +33,9 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// Returns the entry without the right to write and the dirty bit, so that the next store faults. If the
-/// entry is dirty, sets the frame's dirty bit now, for a write-back that finds the entry clean. The caller
-/// sets the bit [again](keep_dirty) after the flush.
+/// Returns the entry without the right to write and without the dirty bit, so that the next store faults. If
+/// the entry is dirty, sets the frame's dirty bit now, for a write-back that finds the entry clean. The
+/// caller sets the bit [again](keep_dirty) after the flush.
 pub(crate) fn cleaned<P: Platform>(platform: &P, pte: Pte<P::Format>) -> Pte<P::Format> {
     let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return pte };
     if flags.contains(PteFlags::DIRTY) {

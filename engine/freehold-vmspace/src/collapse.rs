@@ -68,8 +68,8 @@ impl<P: Platform> VmSpace<P> {
         let mut gather = self.exclusive_gather();
         let span = range.va();
         self.zap(range, zap, &mut gather);
-        // SAFETY: the range was zapped just now; the caller promises the rest. `gather` frees tables to this
-        // space's platform.
+        // SAFETY: the range was zapped just now; the caller promises the other conditions. `gather` frees
+        // tables to this space's platform.
         unsafe { self.unlink_tables(span, span, &mut gather) };
         gather.finish();
     }

@@ -308,8 +308,8 @@ impl<P: Platform> VmSpace<P> {
                 if flags.contains(PteFlags::SPECIAL) || !frame.is_anon() || !frame.is_exclusive() {
                     return ControlFlow::Continue(());
                 }
-                // Keeps the frame until the copy is made: if the memory of the page fails before that, the
-                // entry is removed with its reference.
+                // The reference keeps the frame until the copy is made, even if the memory of the page fails
+                // and the entry is removed with its own reference.
                 frame.get();
                 found = Some((address, pfn, flags));
                 ControlFlow::Break(())

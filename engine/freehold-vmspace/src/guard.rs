@@ -1,9 +1,9 @@
 //! Guard markers: every access to a guarded page ends in a signal.
 //!
 //! A marker is an entry that maps nothing, so hardware faults on it. Installing and removing hold the lock of
-//! one table at a time. `call/madvise/guard.rs` of `freehold` decides where guards are allowed, and its
-//! faults (`fault/`) end in a signal at a marker. `zap.rs` keeps or clears guards, and `copy.rs` copies them.
-//! `tests/guards.rs` of `freehold` tests guards.
+//! one table at a time. `call/madvise/guard.rs` of `freehold` decides where guards are allowed, and a fault
+//! at a marker ends in a signal (`fault/` of `freehold`). `zap.rs` keeps or clears guards, and `copy.rs`
+//! copies them. `tests/guards.rs` of `freehold` tests guards.
 
 use crate::{
     NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,

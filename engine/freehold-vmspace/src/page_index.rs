@@ -1,9 +1,9 @@
 //! Positions and counts of pages in files, as types that cannot be confused with addresses and bytes.
 //! `freehold` uses them for files, page caches, VMAs and the reverse map.
 //!
-//! The types are plain numbers, without a lock. A method whose result may not fit says in its name what
-//! happens: it checks, saturates, or wraps. The operators panic on overflow if overflow checks are on, and
-//! wrap otherwise.
+//! The types are plain numbers, without a lock. If the result of a method might not fit, the name of the
+//! method says whether it checks, saturates, or wraps. The operators panic on overflow if overflow checks are
+//! on, and wrap otherwise.
 
 use core::{
     fmt,

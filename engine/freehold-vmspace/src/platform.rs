@@ -273,9 +273,9 @@ pub unsafe trait Platform: TableMemory + Host {
         let _ = (mmu, root);
     }
 
-    /// Removes the translations that `what` describes from every processor, and returns when none is left.
-    /// May be called with page-table spin locks held. It must therefore not sleep, and must not depend on a
-    /// processor that spins for such a lock.
+    /// Removes from every processor the translations that `what` describes, and returns when none of them is
+    /// left. May be called with page-table spin locks held. It must therefore not sleep, and must not depend
+    /// on a processor that spins for such a lock.
     fn flush(&self, mmu: &Self::Mmu, what: &Flush);
 
     /// Runs `f`, which walks the tables of this space without a lock. A [`flush`](Self::flush) that says that

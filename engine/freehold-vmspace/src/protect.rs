@@ -1,4 +1,4 @@
-//! Changing the rights of entries, for mprotect. `write_protect.rs` changes them for a userfaultfd,
+//! Changing the rights of entries, for mprotect. `write_protect.rs` changes rights for a userfaultfd,
 //! `clean.rs` for the write-back of files, and `copy_on_write.rs` for a single store.
 //!
 //! Entries change in place under the lock of their table, so no task sees an entry empty. A change that
@@ -19,7 +19,8 @@ pub struct Protect {
     /// All rights except the right to write.
     pub rights: PteFlags,
     /// Stores are allowed. An entry gets the right to write if the entry already has this right, or if a
-    /// store may go directly to the frame. Otherwise the first store faults and the fault decides.
+    /// store may go directly to the frame. Otherwise the first store faults, and the fault decides whether to
+    /// grant the right.
     pub write: bool,
     /// Stores reach a file, which must be notified of the first store.
     pub shared: bool,
@@ -100,7 +101,8 @@ fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<I
 }
 
 /// Returns true if a store may go directly to the frame: no other address space can reach the frame, and no
-/// userfaultfd waits for the store. Otherwise the first store faults and the fault decides.
+/// userfaultfd waits for the store. Otherwise the first store faults, and the fault decides whether to grant
+/// the right.
 fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
     if change.shared || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
         return false;

@@ -116,9 +116,9 @@ impl<P: Platform> VmSpace<P> {
         if level == Level::Pte && pte.is_leaf(level) && wanted(pte) {
             return false;
         }
-        // A call that changed the entry may not have flushed yet (hazard C-4). Such a call entered its gather
-        // before it released the change of the entry. So the gather of this function either finds that call's
-        // gather counted and flushes, or that gather has already flushed.
+        // A call that has changed the entry might still have to flush it (hazard C-4). Such a call entered
+        // its gather before it released the change of the entry. So the gather of this function either finds
+        // that call's gather counted and flushes, or that gather has already flushed.
         self.gather::<1>().finish();
         true
     }
@@ -178,7 +178,7 @@ impl<P: Platform> VmSpace<P> {
         let _ = self.walk(range.va(), &mut marker);
     }
 
-    /// Adds the memory that `range` uses, and how it is shared, to `sum`. With `locked`, the proportional
+    /// Adds to `sum` the memory that `range` uses, by kind and by sharing. With `locked`, the proportional
     /// size also counts as locked.
     pub fn add_usage(&self, range: UserRange, locked: bool, sum: &mut UsageSum) {
         let before = sum.0.pss;

@@ -312,7 +312,8 @@ impl<P: Platform> VmSpace<P> {
         free: VaRange,
         gather: &mut VmGather<'_, P, N>,
     ) {
-        // SAFETY: the caller promises the rest; the gather's tables come from this space's platform.
+        // SAFETY: the caller promises the other conditions; the gather's tables come from this space's
+        // platform.
         unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
     }
 }

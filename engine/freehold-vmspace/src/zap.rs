@@ -55,8 +55,8 @@ impl Zap {
         self.keep_wp
     }
 
-    /// Sets whether write protection by a userfaultfd is kept. If it is, a protected page is protected again
-    /// when it is mapped again.
+    /// Sets whether write protection by a userfaultfd is kept. If the protection is kept, a protected page is
+    /// protected again when it is mapped again.
     #[inline]
     pub fn keep_wp(self, keep: bool) -> Self {
         Zap { keep_wp: keep, ..self }

@@ -56,7 +56,8 @@ impl Frame {
     #[inline]
     pub fn leave_cache(&self) {
         self.clear_rmap();
-        // Release: the next use of the frame follows this, and no lookup raises the count after this.
+        // Release: the next use of the frame comes after this change, and no lookup raises the count after
+        // this change.
         let before = self.refs.fetch_sub(CACHED, AcqRel);
         debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
     }

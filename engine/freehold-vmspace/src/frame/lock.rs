@@ -1,9 +1,9 @@
 //! The lock of a frame (Linux: the folio lock). While the lock is held, the page in the frame, and the place
 //! of the page in its file or address space, do not change.
 //!
-//! A task that moves a page, unmaps it everywhere, or writes it back to storage holds the lock. A fault waits
-//! for the lock only if the page is being moved or its memory is failing. A task locks two frames only in a
-//! move of an anonymous page: first the frame of the page, then the new frame.
+//! A task holds the lock while it moves a page, unmaps the page everywhere, or writes the page back to
+//! storage. A fault waits for the lock only if the page is being moved or its memory is failing. A task locks
+//! two frames only in a move of an anonymous page: first the frame of the page, then the new frame.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
@@ -39,8 +39,7 @@ impl<P: Platform> Memory<P> {
         self.platform().frame(pfn).lock.wait_killable::<P>(Rank::Folio)
     }
 
-    /// Waits like [`wait_for_frame`](Self::wait_for_frame), but not killably, for a task that must complete
-    /// an operation that has already happened.
+    /// Waits like [`wait_for_frame`](Self::wait_for_frame), but not killably, for a caller that cannot fail.
     pub fn wait_out_frame(&self, pfn: Pfn) {
         self.platform().frame(pfn).lock.wait::<P>(Rank::Folio);
     }

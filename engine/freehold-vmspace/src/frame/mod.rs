@@ -177,8 +177,8 @@ impl Frame {
         self.word.store(ANON, Relaxed);
     }
 
-    /// Takes over the part of the record that moves with a page from frame `old`: kind, flags, rmap word. The
-    /// caller has exclusive access to this frame. The frame has one reference and no mapping afterwards.
+    /// Copies from the frame `old` the part of its record that moves with the page: kind, flags, rmap word.
+    /// The caller has exclusive access to the new frame, which afterwards has one reference and no mapping.
     #[inline]
     pub fn inherit(&self, old: &Frame) {
         self.refs.store(1, Relaxed);
@@ -403,8 +403,8 @@ impl Frame {
     /// the frame off the free list.
     #[inline]
     pub fn set_failed(&self) {
-        // Relaxed, here and below: the task that drops the last reference sees the bit by the order of
-        // references. Other tasks hold the frame's lock or need only a hint.
+        // Relaxed, here and below: the order of the accesses to `refs` makes the bit visible to the task that
+        // drops the last reference. Other tasks hold the frame's lock or need only a hint.
         self.word.fetch_or(FAILED, Relaxed);
     }
 
@@ -511,7 +511,7 @@ fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     }
 }
 
-/// The kind as which a space counts a page that is moving, for the space's marker of that page.
+/// The kind of resident page as which the marker of a moving page counts.
 #[doc(hidden)]
 pub const MIGRATION_RSS: RssKind = RssKind::Anon;
 

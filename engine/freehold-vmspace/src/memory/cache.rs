@@ -1,4 +1,5 @@
-//! Free frames kept per CPU above the platform's allocator, so that a fault or a zap takes no lock here.
+//! Caches of free frames, one per CPU, above the platform's allocator. A fault or a zap takes no lock to get
+//! or free a frame in the cache of its CPU.
 //!
 //! Each CPU accesses only its own cache, so no lock is needed. A CPU that wants the frames of other caches
 //! sets a request in each of them; the CPU of such a cache fulfils the request when it next frees a frame.

@@ -1,9 +1,9 @@
 //! Huge pages of pools: their sizes, and how they return to their pool.
 //!
-//! `pool.rs` has the pools and their lock. This file adds the references to a huge page, which the record of
-//! its first frame counts: the last dropped reference returns the page to its pool. A cleared entry, a fault
-//! and the reverse map all use these functions, so that no path treats a huge page as small frames.
-//! `tests/hugetlb/pages_in_use.rs` of `freehold` tests that each page returns.
+//! `pool.rs` has the pools and their lock. This file implements the references to a huge page, which the
+//! record of its first frame counts. Dropping the last reference returns the page to its pool. A cleared
+//! entry, a fault and the reverse map all use these functions, so that no path treats a huge page as small
+//! frames. `tests/hugetlb/pages_in_use.rs` of `freehold` tests that each page returns.
 
 use super::{Memory, TakeError};
 use crate::{Pfn, platform::Platform};

@@ -1,4 +1,4 @@
-//! Frames: the records of those in use, the free ones per CPU, and pools of huge pages.
+//! The frames of a platform: free frames per CPU, pools of huge pages, and references to frames in use.
 //!
 //! | file | contents |
 //! | --- | --- |

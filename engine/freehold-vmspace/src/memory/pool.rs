@@ -37,9 +37,9 @@
 //! then sleeps until the pool changes. The sleep is killable, and the task holds no lock.
 //!
 //! A [`HugePool`] has one spin lock over all its counts ([`PoolCounts`]). No task allocates, frees to the
-//! platform, or wakes a task under this lock, so a function that releases the lock in between reads the
-//! counts again. Free pages are linked through the records of their first frames ([`PageList`]), so this
-//! module allocates only the list of nodes, once.
+//! platform, or wakes a task under this lock, so a function that releases the lock for such a step reads the
+//! counts again afterwards. Free pages are linked through the records of their first frames ([`PageList`]),
+//! so this module allocates only the list of nodes, once.
 //!
 //! `hugetlb/state/reserves.rs` of `freehold` makes and cancels reservations. `huge.rs` takes pages for faults
 //! and files, and returns a page when its last reference is dropped; `rmap/failure.rs` removes pages whose
@@ -255,8 +255,8 @@ impl<P: Platform> HugePool<P> {
         self.update(platform, |counts| counts.unreserve(huge_pages));
     }
 
-    /// Takes a page with undefined contents, from `node` if it has one. The page uses up a reservation if
-    /// `reserved` is set, and otherwise is one that is not reserved.
+    /// Takes a page with undefined contents, from `node` if it has one. If `reserved` is set, the page uses
+    /// up a reservation; otherwise the call takes no reserved page.
     ///
     /// # Errors
     ///

@@ -122,7 +122,7 @@ impl<P: Platform> Run<P> {
         self.frames().for_each(|pfn| self.memory.platform().zero_frame(pfn));
     }
 
-    /// Keeps the first `pages` and returns the rest.
+    /// Keeps the first `pages` frames, and returns the others as a run.
     ///
     /// # Panics
     ///
