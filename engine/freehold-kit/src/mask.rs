@@ -3,9 +3,9 @@
 //! answer.
 //!
 //! A set also orders memory accesses: a CPU that reads a bit sees what another CPU did before it changed the
-//! bit. A CPU that takes a bit out of an inbox must see the request that the bit announces, and a flush that
-//! finds a bit cleared must know that the translations are no longer used. Adding and removing are therefore
-//! releases, and reading is an acquire. A kernel only reads sets; only this crate changes them.
+//! bit. A CPU that takes a bit out of an inbox must see the request that the bit announces, and when a flush
+//! finds a bit cleared, the translations of that CPU must no longer be in use. Adding and removing are
+//! therefore releases, and reading is an acquire. A kernel only reads sets; only this crate changes them.
 //! `tests/loom_kit/shootdown.rs` tests the orders.
 
 use freehold_sync::atomic::{

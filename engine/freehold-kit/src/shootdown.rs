@@ -96,8 +96,8 @@ pub struct SpaceCpus {
     flushes: Line<AtomicU64>,
 }
 
-/// A value on its own cache line: every flush writes it, and it must not share a line with data that lockless
-/// table walks read.
+/// A value on a cache line of its own: every flush writes the value, which must not share a line with data
+/// that lockless table walks read.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line<T>(T);

@@ -13,7 +13,7 @@ use loom::cell::UnsafeCell;
 /// Memory that a thread uses until another thread frees it.
 struct Memory(UnsafeCell<bool>);
 
-// SAFETY: the tests check that its uses exclude each other; loom reports any that do not.
+// SAFETY: the tests check that the uses of the memory exclude each other; loom reports any uses that do not.
 unsafe impl Sync for Memory {}
 // SAFETY: the value is a bool.
 unsafe impl Send for Memory {}
@@ -30,7 +30,7 @@ impl Memory {
     }
 
     fn free(&self) {
-        // SAFETY: loom checks that no other thread uses it at the same time.
+        // SAFETY: loom checks that no other thread uses the memory at the same time.
         self.0.with_mut(|value| unsafe {
             assert!(*value, "freed twice");
             *value = false;
