@@ -174,8 +174,8 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Zeroes the bytes of the last page that lie beyond its end, before the file grows from `old` to `new`
-    /// bytes. Stores through mappings may have changed those bytes.
+    /// Zeroes the bytes of the last page that lie beyond the end of the file, before the file grows from
+    /// `old` to `new` bytes. Stores through mappings may have changed those bytes.
     pub(in crate::file) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
         let end = new.min(old.next_multiple_of(PAGE_SIZE));
         if old < end { self.zero_part(old..end) } else { Ok(()) }

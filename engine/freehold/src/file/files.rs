@@ -31,12 +31,12 @@ pub struct Files<P: Platform> {
     pub(crate) committed: CommittedMemory<P>,
     /// The sizes of [`SharedBlocks`], packed into one word. Read and written atomically, without a lock.
     shared_blocks: AtomicU64,
-    /// Kind of lock that the i_mmap lock of each file uses.
+    /// Kind of lock that implements the i_mmap lock of each file.
     pub(crate) file_rmap: FileRmap,
     /// Statistics of the i_mmap locks, if statistics are enabled.
     pub(crate) lock_stats: Option<Counted<LockStats<P>>>,
-    /// The frames of the platform. The last field, because the other fields free their frames into it when
-    /// dropped.
+    /// The frames of the platform. The last field, because dropping the other fields frees their frames into
+    /// this memory.
     memory: Counted<Memory<P>>,
 }
 

@@ -3,8 +3,8 @@
 //!
 //! A page is added with the invalidate lock held for reading, so several tasks can add pages, but no task
 //! removes pages at the same time. The pager may sleep and is called under this lock. The caller must
-//! therefore hold no lock of an address space. If two tasks add the same page, the compare-and-swap of the
-//! word decides, and the page of the second task is freed.
+//! therefore hold no lock of an address space. If two tasks add the same page, only the first
+//! compare-and-swap of the word succeeds, and the page of the second task is freed.
 //!
 //! `cache/new_page.rs` describes a page that is not published yet. `remove.rs` removes pages. `kinds/huge.rs`
 //! adds pages to files of huge pages, and `kinds/direct.rs` adds frames of storage.
@@ -160,8 +160,8 @@ impl<P: Platform> Mapping<P> {
         // A missing word is created only after the page has its contents, so that a call that cannot get the
         // page leaves no tree nodes behind.
         let word = self.word(pages_stay, index);
-        // Relaxed: a hint that saves work; the compare-and-swap decides. A lost page stays lost while the
-        // lock is held.
+        // Relaxed: the value 0 is a hint, which the compare-and-swap checks again. A lost page stays lost
+        // while the lock is held.
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost),

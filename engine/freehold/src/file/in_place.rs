@@ -82,8 +82,8 @@ impl<P: Platform> PagesStay<'_, P> {
     }
 
     /// Returns the file's own frames of `pages`, if the frames are contiguous. `pages` must not be empty. For
-    /// shared memory these are the frames in the cache. For a mapping that only reads, they may be frames of
-    /// a backing store that is memory itself.
+    /// shared memory these are the frames in the cache. For a read-only mapping these may be the frames of a
+    /// backing store that consists of memory.
     pub fn own(&self, pages: PageRange, write: bool) -> Option<Run<P>> {
         if pages.end > self.mapping.end() {
             return None;

@@ -66,9 +66,9 @@ use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 
 /// The pages of a file and the VMAs that map it: the counterpart of Linux's inode and address_space.
 ///
-/// The last reference to the file frees its pages, dirty or not. Open files and VMAs hold references. A file
-/// system whose [`Pager`] has a backing store calls [`write_back`](Self::write_back) before it drops its own
-/// reference.
+/// Dropping the last reference to the file frees its pages, dirty or not. Open files and VMAs hold
+/// references. A file system whose [`Pager`] has a backing store calls [`write_back`](Self::write_back)
+/// before it drops its own reference.
 pub struct Mapping<P: Platform> {
     /// Size in bytes. Written under `content` held for writing. Shrinks only under `invalidate` held for
     /// writing as well.
@@ -106,7 +106,8 @@ pub struct Mapping<P: Platform> {
     pub(crate) regions: FileRegions<P>,
     /// Link in the engine's list of files.
     pub(crate) list_link: FileListLink<P>,
-    /// The engine's shared state. The last field, because the other fields free pages into it when dropped.
+    /// The engine's shared state. The last field, because dropping the other fields frees pages into this
+    /// state.
     files: Counted<Files<P>>,
 }
 
@@ -399,7 +400,7 @@ impl<P: Platform> Mapping<P> {
         self.size.store(size, Release);
     }
 
-    /// Locks the set of VMAs that map the file against changes.
+    /// Returns a guard during whose life no VMA is linked to the file or unlinked from it.
     ///
     /// # Locks
     ///

@@ -88,7 +88,7 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Returns true if the object counts the VMAs that map it. A merge may then enlarge a VMA but may not
+    /// Returns true if the object counts the VMAs that map it. A merge may then enlarge a VMA but must not
     /// remove one. Linux makes the same restriction for a VMA with a close hook.
     pub(crate) fn counts_vmas(&self) -> bool {
         match self {

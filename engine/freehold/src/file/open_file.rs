@@ -239,7 +239,7 @@ impl<P: Platform> File<P> {
         self.mapping.is_zeroes() && self.driver.is_none()
     }
 
-    /// Returns the driver that handles mmap instead of pages.
+    /// Returns the driver that handles mmap, for a device whose mappings do not show pages of a file.
     pub(crate) fn driver(&self) -> Option<&dyn Driver<P>> {
         self.driver.as_deref()
     }

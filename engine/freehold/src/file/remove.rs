@@ -2,8 +2,8 @@
 //!
 //! The steps of `Mapping::cut` are: mark the words of the pages, zap the entries that map the pages, check
 //! the reference counts, and drop the pages. The caller holds the content and invalidate locks for writing,
-//! so that no page is added in between. `mapping.rs` describes the states of a word, and `change/truncate.rs`
-//! explains why no fault can map a page that was removed.
+//! so that no page is added during these steps. `mapping.rs` describes the states of a word, and
+//! `change/truncate.rs` explains why no fault can map a page that was removed.
 //!
 //! `change/truncate.rs`, `kinds/segment.rs` (through `clear`), `rmap/lose.rs` and the drop of a file use
 //! these functions. A cut cannot fail: [`prepare_cut`](Mapping::prepare_cut) allocates for it in advance.

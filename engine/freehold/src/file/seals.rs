@@ -10,8 +10,9 @@
 //! | n ≥ 0 | n VMAs and mmap calls can write | n + 1, n - 1; `DENIED` from 0 |
 //! | `DENIED` | no VMA and no mmap call can write, now or later | 0, if adding the seal failed |
 //!
-//! A mapping that is about to write first counts itself and then reads the seals. Sealing first denies new
-//! writers and then checks the pages for references through which a task may still write.
+//! An mmap call that creates a writable mapping first counts the mapping and then reads the seals. A call
+//! that seals the file first denies new writers and then checks the pages for references through which a task
+//! may still write.
 //!
 //! Only files that can be sealed count their writers. Seals are added under the content lock held for
 //! writing, so they do not change while that lock is held.
@@ -33,7 +34,8 @@ use freehold_vmspace::PageRange;
 /// page only briefly drops its reference between two checks.
 const ROUNDS: usize = 5;
 
-/// An mmap call that will be able to write. The file cannot be sealed against writing while this value lives.
+/// An mmap call whose mapping will be able to write. The file cannot be sealed against writing while this
+/// value lives.
 pub(crate) struct Writing<P: Platform>(Counted<Mapping<P>>);
 
 impl<P: Platform> Drop for Writing<P> {
@@ -117,7 +119,8 @@ impl<P: Platform> Mapping<P> {
     /// be about to write to the page.
     fn is_pinned(&self) -> bool {
         (0..ROUNDS).all(|_| {
-            // References that were being counted before this call are visible after the grace period.
+            // References that other tasks were adding to a count before this call are visible after the grace
+            // period.
             grace_period::<P>();
             // `find_each` does not find a page that is moving, although a task may hold a reference to it.
             let _nothing_moves = self.invalidate.write();
@@ -136,7 +139,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails with `Sealed` if the mapping would write and a seal forbids that.
+    /// Fails with `Sealed` if the mapping could write and a seal forbids writing.
     pub(crate) fn begin_writing(
         this: &Counted<Self>,
         flags: &mut VmFlags,

@@ -61,8 +61,8 @@ impl<'g> Found<'g> {
     }
 }
 
-/// A page of a file with a reference. The frame holds this page until the value is dropped, even if the page
-/// leaves the cache.
+/// A page of a file, with a reference to its frame. The frame holds this page until the value is dropped,
+/// even if the page leaves the cache.
 pub(crate) struct CachedPage<'m, P: Platform> {
     /// The memory to which the reference is returned.
     memory: &'m Memory<P>,

@@ -10,16 +10,16 @@
 //! | operation | guard | changes of pointers |
 //! | --- | --- | --- |
 //! | look ([`get`](Radix::get), [`each`](Radix::each)) | RCU, or the lock in either mode | none |
-//! | grow ([`make`](Radix::make)) | the lock, in either mode | null to a child, by compare-and-swap; the root to a taller one whose first child is the old root |
-//! | shrink ([`prune`](Radix::prune)) | the lock, for writing | a child all of whose words are zero to null; the root to its first child, if the root has no other |
+//! | grow ([`make`](Radix::make)) | the lock, in either mode | a null pointer is set to a new child, by compare-and-swap; the root pointer is set to a taller root, whose first child is the old root |
+//! | shrink ([`prune`](Radix::prune)) | the lock, for writing | the pointer to a child is set to null if all words below the child are zero; the root pointer is set to the first child of the root, if the root has no other child |
 //!
 //! Several makers can run at once. A maker that loses the race for a slot frees the node that it made. A
 //! pruner holds the lock for writing, so it runs concurrently only with readers under RCU. Makers and tasks
 //! that change words hold the lock too. The pruner unlinks a node and frees it after a grace period. A reader
-//! that found the node before keeps the node alive by its RCU guard. In an unlinked child, such a reader
-//! finds only zero words. From an unlinked root, such a reader reaches the new root, which is the only child.
-//! The grace period does not wait for a reader whose guard was created after the start of the grace period.
-//! Such a reader finds the slot null (contract of [`Host::rcu_defer`]).
+//! that found the node before it was unlinked keeps the node alive by its RCU guard. In an unlinked child,
+//! such a reader finds only zero words. From an unlinked root, such a reader reaches the new root, which is
+//! the only child. The grace period does not wait for a reader whose guard was created after the start of the
+//! grace period. Such a reader finds the slot null (contract of [`Host::rcu_defer`]).
 //!
 //! A word therefore stays valid exactly as long as the guard that it was found under; [`Stay`] expresses
 //! this. An unlinked node is never linked again, and only zero words are read from it.

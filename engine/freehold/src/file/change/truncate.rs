@@ -41,7 +41,7 @@ use freehold_vmspace::{PageCount, PageIndex, PageRange};
 impl<P: Platform> Mapping<P> {
     /// Sets the size of the file. If the file shrinks, the pages beyond the new size are removed from the
     /// cache and from page tables, including private copies. An access beyond the new size then raises
-    /// SIGBUS. The bytes that a larger file gains read as zeroes.
+    /// SIGBUS. If the file grows, the added bytes read as zeroes.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl<P: Platform> Mapping<P> {
         let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
         let cut_within = (!size.is_multiple_of(PAGE_SIZE)).then(|| PageIndex::of_byte(size));
         let (last, pages_go) = loop {
-            // The part of the last page that is cut off must read as zeroes if the file grows again.
+            // The bytes that are cut off the last page must read as zeroes if the file grows again.
             let Some(index) = cut_within else { break (None, self.invalidate.write()) };
             let last = self.page_to_zero(index)?;
             let pages_go = self.invalidate.write();

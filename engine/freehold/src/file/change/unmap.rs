@@ -1,7 +1,7 @@
 //! Clearing the page-table entries that map pages of a file, in all address spaces.
 //!
 //! Truncation, hole punching, revocation and memory failure (`rmap/lose.rs`) call [`unmap`](Mapping::unmap);
-//! a page that moves uses [`unmap_present`](Mapping::unmap_present). The walk holds the i_mmap lock for
+//! the move of a page calls [`unmap_present`](Mapping::unmap_present). The walk holds the i_mmap lock for
 //! reading, which keeps the VMAs in the tree, and takes the locks of page tables one at a time. Every entry
 //! must be flushed before the i_mmap lock is released (hazard C-58). Huge pages of pools are cleared by
 //! `hugetlb/unmap_file.rs`, because their tables may be shared.
@@ -25,7 +25,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Like [`unmap`](Self::unmap) for the page `index`, keeping private copies. May miss an entry that is
-    /// made concurrently; the caller detects that by counting references.
+    /// made concurrently; the caller detects such an entry by counting references.
     pub(super) fn unmap_present(&self, index: PageIndex) {
         let page = PageRange::one(index);
         if self.huge.is_some() {

@@ -86,8 +86,8 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind(files.files(), pager, size, Kind::Direct, None, false)
     }
 
-    /// Brings a page into the index. The first `used` bytes of the page belong to the file; the rest is
-    /// zeroed. The caller holds the invalidate lock.
+    /// Brings a page into the index. The first `used` bytes of the page belong to the file; the remaining
+    /// bytes are zeroed. The caller holds the invalidate lock.
     ///
     /// # Locks
     ///
@@ -99,7 +99,7 @@ impl<P: Platform> Mapping<P> {
         used: u64,
     ) -> Result<(), FillError> {
         let word = self.cache_word(pages_stay, index)?;
-        // Relaxed, here and below: the compare-and-swap decides.
+        // Relaxed, here and below: the value 0 is a hint, which the compare-and-swap checks again.
         if word.load(Relaxed) != 0 {
             return Ok(());
         }

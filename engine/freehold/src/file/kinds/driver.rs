@@ -23,7 +23,7 @@ pub trait Driver<P: Platform>: Send + Sync + 'static {
     /// that.
     ///
     /// Called with the mmap lock held for writing. May be called again for the same mmap call if frames were
-    /// revoked in between.
+    /// revoked after the previous call of this hook.
     ///
     /// # Errors
     ///

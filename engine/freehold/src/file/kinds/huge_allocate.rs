@@ -2,8 +2,9 @@
 //!
 //! Pages inside the file are allocated like those of a fault (`fill.rs`). Pages beyond the end are created
 //! where no lookup finds them, and become visible when the new size is published. The size must be published
-//! last, because a fallocate that fails must leave the file as long as it was, without pages beyond its end.
-//! `failed_fallocate_does_not_enlarge_the_file` in `tests/hugetlb/failed_calls.rs` tests that.
+//! last, because a fallocate that fails must not change the length of the file, and must leave no pages
+//! beyond its end. `failed_fallocate_does_not_enlarge_the_file` in `tests/hugetlb/failed_calls.rs` tests
+//! that.
 
 use crate::{
     file::{FillError, LOST, MAX_BYTES, Mapping, Word},

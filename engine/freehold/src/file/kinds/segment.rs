@@ -78,7 +78,8 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Creates a segment like [`new`](Self::new), of which only touched pages count as committed memory
-    /// (SHM_NORESERVE). Under [`Overcommit::Never`](crate::engine::Overcommit::Never), the same as `new`.
+    /// (SHM_NORESERVE). Under [`Overcommit::Never`](crate::engine::Overcommit::Never), this function has the
+    /// effect of `new`.
     ///
     /// # Errors
     ///
@@ -238,7 +239,7 @@ impl<P: Platform> Segment<P> {
     /// holds for writing, so that no fork or split adds to the count.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
         let all = (vmas * ATTACH) | MARKED;
-        // Relaxed: the task that decrements the count to 0 orders the end.
+        // Relaxed: the decrement of the count to 0 orders the end of the segment after all uses.
         vmas != 0 && self.state.compare_exchange(all, all | ENDING, Relaxed, Relaxed).is_ok()
     }
 
