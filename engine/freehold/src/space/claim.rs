@@ -1,4 +1,5 @@
-//! Becoming a range writer: a task claims what it needs, or becomes the exclusive writer instead.
+//! Becoming a range writer: a task claims the VMAs or the hole that it needs, or becomes the exclusive writer
+//! instead.
 //!
 //! A call that changes VMAs gets its [`WriteGuard`] here. A range writer enters the gate of the mmap lock,
 //! reserves the amounts that it may add to limited sizes, such as the number of VMAs, and claims entries of
@@ -75,7 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         needs: impl FnOnce() -> LimitDemand,
         change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
     ) -> Result<(), E> {
-        // Like `try_write_exclusive`, but the guard is not moved.
+        // This code repeats `try_write_exclusive`, so that the guard is not moved.
         if self.write_kind() != Write::RangesOnly
             && let Some(lock) = self.mmap_lock.try_write_exclusive()
         {

@@ -42,8 +42,9 @@ impl Closings {
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>, wanted: bool) {
         self.counted.store(self.counted.load(Relaxed) - 1, Relaxed);
         // Relaxed: a sleeper read the old number under the mmap lock. The sleeper therefore either sleeps and
-        // is woken below, or sees the new number and does not sleep; afterwards it takes the mmap lock again.
-        // The sleeper set `has_sleepers` under that lock too, so nearly every munmap can skip the wake-up.
+        // is woken below, or sees the new number and does not sleep. In both cases the sleeper then takes the
+        // mmap lock again. The sleeper set `has_sleepers` under that lock too, so nearly every munmap can
+        // skip the wake-up.
         self.generation.store(self.generation.load(Relaxed).wrapping_add(1), Relaxed);
         let has_sleepers = wanted || self.has_sleepers.load(Relaxed) != 0;
         self.has_sleepers.store(0, Relaxed);
@@ -89,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut gather: VmGather<'_, _, 1> = self.vm.gather();
         let guard = self.write();
-        // Range writers set this bit earlier, while the gate was open.
+        // Range writers that wait for this reservation have set `HAS_WAITERS` while the gate was open.
         let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & HAS_WAITERS != 0);
         let free = guard.free_span(span);
         // SAFETY: the range was zapped, and the write lock keeps the tree unchanged: nothing is mapped in

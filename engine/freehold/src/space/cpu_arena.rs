@@ -7,9 +7,9 @@
 //! leaf and its latch.
 //!
 //! Programs can use the addresses of a boundary. A mapping at a fixed address removes the boundary first, as
-//! the exclusive writer (`WriteGuard::clear_for_write`). A mapping that finds no room otherwise removes all
-//! boundaries (`WriteGuard::remove_boundaries`). The next search that reaches the place of a missing boundary
-//! inserts it again, unless something is mapped there.
+//! the exclusive writer (`WriteGuard::clear_for_write`). If there is no other room for a mapping, all
+//! boundaries are removed (`WriteGuard::remove_boundaries`). The next search that reaches the place of a
+//! missing boundary inserts it again, unless something is mapped there.
 //!
 //! `placement.rs` calls this file for range writers. The tests `cpu_arena` (`engine/freehold/tests`) fail if
 //! a boundary takes addresses from a program, and

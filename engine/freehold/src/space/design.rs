@@ -86,7 +86,7 @@ pub enum HugetlbLock {
 }
 
 /// How changes of one address space exclude each other; see `docs/guide/ranges.md`. Without the cargo feature
-/// `range_writers`, every address space uses [`Whole`](Self::Whole), the default then.
+/// `range_writers`, every address space uses [`Whole`](Self::Whole), which is then the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Write {
     /// One change at a time (Linux).

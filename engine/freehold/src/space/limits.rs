@@ -1,5 +1,5 @@
 //! Checks of the resource limits and privileges of an address space, and the charge of pages that count as
-//! committed. A change calls them in its prepare step, while it can still fail.
+//! committed. A change calls these functions in its prepare step, while it can still fail.
 //!
 //! An exclusive writer compares a limit with the exact size. A range writer compares with its reservation
 //! (`LimitReservation`), because other range writers change the sizes concurrently. `accounting.rs` then
@@ -66,7 +66,7 @@ impl<P: Platform> AddressSpace<P> {
 pub(crate) struct ReplacedPages {
     /// All pages.
     pub total: PageCount,
-    /// The committed pages among them.
+    /// The part of `total` that counts as committed.
     pub committed: PageCount,
 }
 

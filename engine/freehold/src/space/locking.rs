@@ -393,7 +393,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns the first entry above `addr`: its addresses, and the lowest address that it keeps free. For a
-    /// stack that is the start of its gap, for other entries their own start.
+    /// stack this address is the start of the stack's gap; for any other entry it is the start of the entry.
     pub(crate) fn next_occupied(&self, addr: u64) -> Option<(UserRange, u64)> {
         let rcu = P::rcu_read();
         let found = self.right.next_of_any_writer(&rcu, addr)?;

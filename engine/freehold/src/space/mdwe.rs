@@ -1,4 +1,5 @@
-//! MDWE: memory that was writable never becomes executable (prctl's `PR_SET_MDWE`).
+//! MDWE: memory is never writable and executable at once, and never becomes executable later (prctl's
+//! `PR_SET_MDWE`).
 //!
 //! ```text
 //! mmap        rejects WRITE with EXEC
@@ -64,8 +65,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Returns true if memory with the rights `old` may not get the rights `new`. For a new mapping `old`
-    /// equals `new`.
+    /// Returns true if the restrictions forbid that memory with the rights `old` gets the rights `new`. For a
+    /// new mapping `old` equals `new`.
     #[inline]
     pub(crate) fn denies_exec(&self, old: VmFlags, new: VmFlags) -> bool {
         new.contains(VmFlags::EXEC)

@@ -146,9 +146,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Returns the highest free place in `range` that respects the gaps of stacks.
     ///
     /// The search first ignores the gaps of stacks. If the place that it finds overlaps the gap of the stack
-    /// above the place, the search continues below the stack's gap. A stack directly above another mapping
-    /// therefore keeps nothing free below that mapping. The bytes added for alignment must also be outside
-    /// the stack's gap, as on Linux.
+    /// above the place, the search continues below the stack's gap. If another mapping lies directly below a
+    /// stack, the gap of the stack therefore keeps no address below that mapping free. The bytes added for
+    /// alignment must also be outside the stack's gap, as on Linux.
     #[cfg_attr(feature = "inline", inline(always))]
     pub(super) fn highest_placement(&self, len: u64, align: u64, range: Range<u64>) -> Option<u64> {
         let low = range.start.max(self.space.engine.config().mmap_min_addr);

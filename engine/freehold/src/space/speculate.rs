@@ -17,7 +17,8 @@
 //! fields are atomics.
 //!
 //! `probe_at` (`uprobe/`) and `vma_info` read VMAs in this way. No function here may wait or take a lock.
-//! `c70_lock_free_lookup_sees_one_moment` (`shuttle_engine`) fails if a result mixes two moments.
+//! `c70_lock_free_lookup_sees_one_moment` (`shuttle_engine`) fails if a result combines values of two
+//! moments.
 #![expect(
     unsafe_code,
     reason = "follows words of the tree, and the word for a file's home, without a lock that keeps the target"

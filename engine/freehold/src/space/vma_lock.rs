@@ -113,7 +113,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn lock_vma(&self, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         let rcu = P::rcu_read();
         let seen = match self.tree.try_lookup(&rcu, addr) {
-            // SAFETY: the entry was found within `rcu`, which lasts.
+            // SAFETY: the entry was found in the read section of `rcu`, which is still open.
             Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
             Lookup::Hole => return Err(NeedMmapLock::Hole),
             Lookup::Contended => Err(LookupMiss::Again),
@@ -133,7 +133,7 @@ impl<P: Platform> AddressSpace<P> {
     fn retry_lookup(&self, rcu: &P::RcuGuard, addr: u64) -> Result<VmaRead<'_, P>, NeedMmapLock> {
         for _ in 0..MAX_LOOKUPS {
             let seen = match self.tree.lookup(rcu, addr) {
-                // SAFETY: the entry was found within `rcu`, which lasts.
+                // SAFETY: the entry was found in the read section of `rcu`, which is still open.
                 Lookup::Found(found) => unsafe { self.lock_found(&found, addr) },
                 Lookup::Hole => return Err(NeedMmapLock::Hole),
                 Lookup::Contended => return Err(NeedMmapLock::Busy),
@@ -181,7 +181,7 @@ impl<P: Platform> AddressSpace<P> {
                 Lookup::Hole => return None,
                 Lookup::Contended => P::relax(),
                 Lookup::Found(found) => {
-                    // SAFETY: the entry was found within `rcu`, which lasts.
+                    // SAFETY: the entry was found in the read section of `rcu`, which is still open.
                     let mapped = unsafe { decode::<P>(&found) }.vma().is_some();
                     return mapped.then_some((found.start, found.end));
                 }
@@ -199,7 +199,7 @@ impl<P: Platform> AddressSpace<P> {
                 Lookup::Hole => return AddressState::Nothing,
                 Lookup::Contended => return AddressState::Unclear,
             };
-            // SAFETY: the entry was found within `rcu`, which lasts.
+            // SAFETY: the entry was found in the read section of `rcu`, which is still open.
             let TreeEntry::Vma(above) = (unsafe { decode::<P>(&found) }) else {
                 return AddressState::Unclear;
             };

@@ -14,7 +14,7 @@
 //! only decides when to change it. All values here are hints.
 //!
 //! `claim.rs`, `closing.rs`, mmap and faults call these functions. A change here cannot make a result wrong,
-//! but may make calls slow: the benchmark `writers` (`freehold-bench`) measures it.
+//! but may make calls slow: the benchmark `writers` (`freehold-bench`) measures their speed.
 
 use super::{AddressSpace, Write};
 use crate::platform::Platform;

@@ -2,9 +2,9 @@
 //! mmap lock between two sections (step 0 of `docs/guide/five-steps.md`).
 //!
 //! `unmap.rs` calls `unmap_sections` if the design or a special VMA requires it. After each section, every
-//! other task must find the section completely mapped or completely unmapped, and the rest unchanged. Errors
-//! that can be known in advance, such as a seal, are therefore reported before the first section. The tests
-//! of `munmap` (`engine/freehold/tests`) run on this design, among others.
+//! other task must find the section completely mapped or completely unmapped, and all other mappings
+//! unchanged. Errors that can be known in advance, such as a seal, are therefore reported before the first
+//! section. The tests of `munmap` (`engine/freehold/tests`) run on this design, among others.
 
 use super::unmap::UnmapRange;
 use crate::{
@@ -21,9 +21,9 @@ impl<P: Platform> AddressSpace<P> {
     /// seals and splits the VMAs at the edges before the first section. Signals do not end the wait for the
     /// lock between two sections.
     ///
-    /// The split at the end of a section may add one VMA; the section before it has removed at least one. The
-    /// call can still fail after some sections are unmapped: while the lock is released, other tasks may add
-    /// VMAs up to the limit, or seal a later section.
+    /// The split at the end of a section may add one VMA; the removal of the previous section has freed at
+    /// least one. The call can still fail after some sections are unmapped: while the lock is released, other
+    /// tasks may add VMAs up to the limit, or seal a later section.
     pub(super) fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,

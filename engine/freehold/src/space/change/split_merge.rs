@@ -16,9 +16,9 @@
 //!
 //! mmap, mprotect, mremap, madvise, mlock, mseal and the registration of a userfaultfd call these functions
 //! under a `WriteGuard`. `vma/merge.rs` decides which VMAs may merge. The result must be the set of VMAs that
-//! Linux would have: `lab/freehold-model/tests/merges.rs` compares all small layouts, and the model's random
-//! calls compare the rest. `ranges::merges_concurrent_with_first_faults` (`shuttle_engine`) tests anon_vmas
-//! that appear during a merge.
+//! Linux would have: `lab/freehold-model/tests/merges.rs` compares all small layouts, and the random calls of
+//! the model compare larger ones. `ranges::merges_concurrent_with_first_faults` (`shuttle_engine`) tests
+//! anon_vmas that appear during a merge.
 
 use crate::space::locking::{VmaWrite, WriteGuard, entry, entry_at};
 use crate::{
@@ -106,8 +106,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     ) -> (Option<&'g Vma<P>>, Option<&'g Vma<P>>) {
         let appends = |prev: &&Vma<P>| can_append(prev, attrs);
         let prepends = |next: &&Vma<P>| can_prepend(attrs, range.end() - range.start(), next);
-        // A neighbour that may merge keeps its anon_vma from here on. If a fault has attached its first
-        // anon_vma since the comparison, its attributes are compared again.
+        // A neighbour that may merge keeps its anon_vma from here on. If a fault has attached the neighbour's
+        // first anon_vma since the comparison, the attributes are compared again.
         let prev = prev.filter(|prev| appends(prev) && (self.pin_anon_vma(prev) || appends(prev)));
         let next = next.filter(|next| prepends(next) && (self.pin_anon_vma(next) || prepends(next)));
         match (prev, next) {
@@ -420,7 +420,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.cut(vma, range)
     }
 
-    /// Performs [`modify`](Self::modify) by merging: adds the range to one neighbour, or joins it with both.
+    /// Performs [`modify`](Self::modify) by merging the range with one neighbour or with both neighbours.
     fn modify_merging<'g>(
         &'g self,
         vma: &'g Vma<P>,

@@ -23,10 +23,10 @@
 //! (`closing.rs`) unlinks them if nothing else lies in the range that they span.
 //!
 //! munmap, brk, mremap, mmap over a range and exit use this file; `docs/guide/munmap.md` lists the callers
-//! and what each may release. Contract of [`WriteGuard::unmap_unlocking`]: on success the lock is released.
-//! On failure the caller still holds the lock, and every VMA is attached and mapped as before, except that
-//! VMAs may have been split. The tests of `munmap` and `every_call::oom` (`engine/freehold/tests`) test this
-//! contract.
+//! and says which of them may release the lock during the call. Contract of [`WriteGuard::unmap_unlocking`]:
+//! on success the lock is released. On failure the caller still holds the lock, and every VMA is attached and
+//! mapped as before, except that VMAs may have been split. The tests of `munmap` and `every_call::oom`
+//! (`engine/freehold/tests`) test this contract.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{
@@ -54,8 +54,8 @@ use freehold_pagetable::VaRange;
 use freehold_vmspace::{PageCount, PageRange, UserRange, VmGather};
 
 /// Maximum size of a range that `Released` zaps under the write lock if no other processor runs the address
-/// space. For such a range a second hold of the lock would cost more. The maximum is a constant, so that the
-/// hold does not depend on the size of the range.
+/// space. For such a range a second hold of the lock would cost more than the zap. The maximum is a constant,
+/// so that the length of the hold does not depend on the size of the range.
 const SMALL_UNMAP_BYTES: u64 = 64 * PAGE_SIZE;
 
 /// Bytes of a section if the design does not specify a size.
@@ -130,7 +130,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(gathered)
     }
 
-    /// Performs prepare for a range that is known to be free, or for a caller that then adds the VMAs.
+    /// Performs prepare without collecting VMAs: the range is known to be free, or the caller adds the VMAs.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn gather_nothing(&self, range: UserRange) -> Gathered<'_, 's, P> {
         Gathered {
@@ -195,7 +195,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ///
     /// # Errors
     ///
-    /// The lock is released. With sections, some of them may be unmapped.
+    /// The lock is released. If the design uses sections, some sections may be unmapped.
     #[inline(never)]
     pub(crate) fn unmap_by_design(self, range: &UnmapRange) -> Result<(), MunmapError> {
         self.unmap_by_design_inline(range)

@@ -58,7 +58,7 @@ impl<P: Platform> VmaList<P> {
     pub fn iter(&self) -> impl Iterator<Item = &Vma<P>> {
         let mut at = self.head;
         core::iter::from_fn(move || {
-            // SAFETY: null or a member; members are live VMAs.
+            // SAFETY: the pointer is null or a member; members are live VMAs.
             let vma = unsafe { at.as_ref() }?;
             at = vma.chain().load(Relaxed);
             Some(vma)
@@ -76,7 +76,7 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
     #[inline]
     fn drop(&mut self) {
         let mut at = self.list.head;
-        // SAFETY: null, or a member of the list, which owns its detached VMAs.
+        // SAFETY: the pointer is null or a member of the list, which owns its detached VMAs.
         while let Some(vma) = unsafe { at.as_ref() } {
             at = vma.chain().load(Relaxed);
             vma.close_hook(&self.space.vm);

@@ -1,8 +1,8 @@
 //! Location of a program's arguments and environment, which the kernel shows in /proc/PID/cmdline and
 //! /proc/PID/environ.
 //!
-//! This is a plain value without checks. `space/arguments.rs` checks and stores it, and `remote/arguments.rs`
-//! reads the bytes that it locates.
+//! This file defines a plain value without checks. `space/arguments.rs` checks and stores the value, and
+//! `remote/arguments.rs` reads the bytes that the value locates.
 
 use core::ops::Range;
 

@@ -369,7 +369,7 @@ impl<P: Platform> Counters<P> {
             true => {
                 let credit: u64 =
                     self.per_cpu.iter().map(|cpu| cpu.credit[size as usize].load(Relaxed)).sum();
-                // Other CPUs may move an amount between the two concurrently.
+                // Other CPUs may concurrently move an amount between `taken` and their credits.
                 taken.saturating_sub(credit)
             }
         }

@@ -8,7 +8,8 @@ bitflags! {
     /// Restrictions that a program sets for itself permanently, with Linux's numbers.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Mdwe: u32 {
-        /// PR_MDWE_REFUSE_EXEC_GAIN: memory that was writable never becomes executable.
+        /// PR_MDWE_REFUSE_EXEC_GAIN: memory is never writable and executable at once, and never becomes
+        /// executable later.
         const REFUSE_EXEC_GAIN = 1;
         /// PR_MDWE_NO_INHERIT: forked children do not inherit the restriction, and an exec removes it. Valid
         /// only together with `REFUSE_EXEC_GAIN`.
