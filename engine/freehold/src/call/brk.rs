@@ -54,7 +54,7 @@ fn page_end(brk: u64) -> Option<u64> {
     brk.checked_next_multiple_of(PAGE_SIZE)
 }
 
-/// The heap may not grow. brk does not report the reason.
+/// Error: the heap must not grow. brk does not report the reason.
 struct GrowthDenied;
 
 impl From<NoMemory> for GrowthDenied {

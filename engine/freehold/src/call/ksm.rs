@@ -62,8 +62,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MergeError`]. After an error, new mappings follow the setting, but some existing mappings may
-    /// not.
+    /// See [`MergeError`]. After an error, new mappings follow the setting, but some existing mappings might
+    /// keep the previous one.
     ///
     /// # Locks
     ///

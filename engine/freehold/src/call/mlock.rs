@@ -310,7 +310,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Sets the lock flags of every VMA that can change.
+    /// Sets the lock flags of every VMA whose flags can change.
     fn set_lock_everywhere(&self, lock: VmFlags) {
         let _ = self.for_each_vma_range(
             UserRange::new(0, AddressSpace::<P>::TASK_SIZE),

@@ -1,9 +1,10 @@
 //! mprotect: changes the access rights of mappings.
 //!
 //! VMAs change in ascending order. After a failure, the VMAs below the one that failed keep their new rights.
-//! Page table entries change in place and are never empty in between, so that a concurrent MADV_DONTNEED or
-//! fault finds a page if there is one. Revoked rights are flushed from every TLB before the lock is released.
-//! Granted rights need no flush: a CPU with a stale TLB entry takes one fault and reads the entry again.
+//! Page table entries change in place and are never empty during the change, so that a concurrent
+//! MADV_DONTNEED or fault finds each page that is mapped. Revoked rights are flushed from every TLB before
+//! the lock is released. Granted rights need no flush: a CPU with a stale TLB entry takes one fault and reads
+//! the entry again.
 //!
 //! The sequence for each VMA is: check, charge, split or merge (`modify` in `space/change/split_merge.rs`),
 //! change the entries. `vm.protect` of `freehold-vmspace` changes the entries and puts revoked rights into a

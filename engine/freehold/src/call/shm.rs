@@ -1,12 +1,12 @@
 //! System V shared memory: attaches and detaches segments.
 //!
-//! An attach is a shared mapping of a file that is opened for this attach alone (`Segment::open`). The VMAs
-//! of two attaches therefore never merge. A detach finds the remaining VMAs of one attach by this file, and
+//! An attach is a shared mapping of a file that is opened only for this attach (`Segment::open`). The VMAs of
+//! two attaches therefore never merge. A detach finds the remaining VMAs of one attach by this file, and
 //! unmaps them. `file/kinds/segment.rs` counts attachments and decides when the memory is freed. The embedder
 //! manages keys, identifiers and permissions, and checks them before the call.
 //!
 //! Both calls hold the mmap lock for writing. The memory of a removed segment is freed after this lock is
-//! released, because that takes locks of the file. `tests/shm.rs` has the tests, and
+//! released, because freeing the memory takes locks of the file. `tests/shm.rs` has the tests, and
 //! `shuttle_engine/segments.rs` attaches concurrently with the removal (hazard C-71).
 
 use crate::space::{
@@ -204,8 +204,8 @@ impl<P: Platform> AddressSpace<P> {
 struct Attach<P: Platform> {
     /// Start of the whole attachment, as passed to shmdt.
     addr: u64,
-    /// The file of the attach. The reference keeps its address from being reused by the file of another
-    /// attach while the lock is released.
+    /// The file of the attach. This reference keeps the address of the file from being reused by the file of
+    /// another attach while the lock is released.
     file: Counted<File<P>>,
     /// End of the whole attachment.
     end: u64,

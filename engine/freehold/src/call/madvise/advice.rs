@@ -57,7 +57,7 @@ advice! {
     /// memory.
     DontNeed = 4,
     /// MADV_FREE: the contents of pages are not needed until the program writes to them again. Until then the
-    /// pages are clean and not accessed. The engine does not reclaim such pages when memory is short.
+    /// pages count as clean and as not accessed. The engine does not reclaim such pages when memory is short.
     Free = 8,
     /// MADV_REMOVE: punches a hole into the file of a shared mapping.
     Remove = 9,

@@ -15,8 +15,9 @@
 //! and the driver is asked again.
 //!
 //! If there are frames to map, the old mappings are removed before the page tables are allocated. As on
-//! Linux, a failure after this point leaves a hole. Its cause is lack of memory, or an error of the attempt
-//! that follows a revocation. If the first call of the hook fails, the old mappings stay.
+//! Linux, a failure after this point leaves a hole. Such a failure is caused by a lack of memory, or by an
+//! error of the attempt that follows a revocation. If the first call of the hook fails, the old mappings
+//! stay.
 //!
 //! `file/kinds/driver.rs` defines the hook, its request and its answer. `file/change/revoke.rs` explains why
 //! the fill detects every revocation. `tests/special` has the tests: `revoke.rs` for answers that are no

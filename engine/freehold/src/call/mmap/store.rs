@@ -7,8 +7,8 @@
 //! destroys the segment, and fails. The old VMAs are passed to the caller, which retires them after it has
 //! released its locks.
 //!
-//! `driver.rs` stores mappings of drivers with parts of this file. `hugetlb-promise-last` and `segment-ends`
-//! in `xtask/mutants` name the tests for the order of the steps.
+//! `driver.rs` calls functions of this file to store mappings of drivers. `hugetlb-promise-last` and
+//! `segment-ends` in `xtask/mutants` name the tests for the order of the steps.
 
 use super::request::MmapRequest;
 use crate::{
