@@ -119,6 +119,7 @@ fn tables_of_an_arena_are_freed() {
 }
 
 /// A mapping that lies at the boundary of a CPU's arena does not prevent the CPU from placing mappings there.
+/// Soon after the mapping has gone, the boundary is inserted.
 #[test]
 fn an_occupied_boundary_is_avoided() {
     placing(|_, process, cpu| {
@@ -127,6 +128,14 @@ fn an_occupied_boundary_is_avoided() {
         let at = map(process, cpu, 0, 4, ANON);
         assert!(at < end && end - ARENA_BYTES <= at);
         assert_eq!(map(process, cpu, 0, 4, ANON), at - 4 * PAGE);
+        cpu.call(|| process.munmap(boundary, GIB)).unwrap();
+        let placed = || {
+            let at = map(process, cpu, 0, 4, ANON);
+            cpu.call(|| process.munmap(at, 4 * PAGE)).unwrap();
+            at
+        };
+        assert!((0..65).any(|_| placed() == boundary - 4 * PAGE));
+        assert_eq!(placed(), boundary - 4 * PAGE);
     });
 }
 

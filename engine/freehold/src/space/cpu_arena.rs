@@ -9,7 +9,8 @@
 //! Programs can use the addresses of a boundary. A mapping at a fixed address removes the boundary first, as
 //! the exclusive writer (`WriteGuard::clear_for_write`). If there is no other room for a mapping, all
 //! boundaries are removed (`WriteGuard::remove_boundaries`). The next search that reaches the place of a
-//! missing boundary inserts it again, unless something is mapped there.
+//! missing boundary inserts it again. If something is mapped there, the CPU tries again only after
+//! [`REFUSED_PAUSE`] placements.
 //!
 //! `placement.rs` calls this file for range writers. The tests `cpu_arena` (`engine/freehold/tests`) fail if
 //! a boundary takes addresses from a program, and
@@ -37,6 +38,10 @@ const ARENA_BYTES: u64 = 1 << 36;
 /// Bytes of a boundary: the range of one page table of the second level. No table of that level or below is
 /// used by both the boundary and the mappings below it.
 const BOUNDARY_BYTES: u64 = 1 << 30;
+
+/// Number of placements on a CPU between two attempts to insert the boundary of its arena, if a program uses
+/// the addresses of the boundary. A refused attempt takes a latch and makes a placement a quarter slower.
+const REFUSED_PAUSE: u64 = 64;
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the arena of this CPU within `above`. A range writer searches there first.
@@ -69,7 +74,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
         // The place that was found overlaps the addresses of the boundary, so the boundary is missing.
         match self.range_writer().is_some_and(RangeWriter::has_no_claim) {
-            true if self.insert_boundary(arena.end) => find(),
+            true if self.space.counters.tries_boundary() && self.insert_boundary(arena.end) => find(),
             true => Some(at),
             false => None,
         }
@@ -110,6 +115,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn insert_boundary(&self, end: u64) -> bool {
         let (map, boundary) = (self.claims(), UserRange::new(end - BOUNDARY_BYTES, end));
         if map.claim_hole(boundary.start(), boundary.end(), |above| self.guard_bytes(above)).is_err() {
+            self.space.counters.pause_boundary(REFUSED_PAUSE);
             return false;
         }
         self.space.closings.begin_uncounted();

@@ -133,6 +133,8 @@ struct CpuCounters {
     changes: AtomicU64,
     /// Sum of `changes` over all CPUs when this CPU last computed it.
     seen: AtomicU64,
+    /// Number of placements that will not try to insert the boundary of the CPU's arena.
+    boundary_pause: AtomicU64,
 }
 
 /// Amounts by which a change may increase sizes that have a limit. A range writer reserves them before it
@@ -213,6 +215,7 @@ impl<P: Platform> Counters<P> {
                 credit: core::array::from_fn(|_| AtomicU64::new(0)),
                 changes: AtomicU64::new(0),
                 seen: AtomicU64::new(0),
+                boundary_pause: AtomicU64::new(0),
             })?,
         })
     }
@@ -467,6 +470,23 @@ impl<P: Platform> Counters<P> {
             seen
         });
         all.wrapping_sub(seen) <= own + own / 16
+    }
+
+    /// Returns true if this CPU should try to insert the boundary of its arena. Counts the placement if it
+    /// should not.
+    pub(in crate::space) fn tries_boundary(&self) -> bool {
+        self.per_cpu.with(|cpu| {
+            let left = cpu.boundary_pause.load(Relaxed);
+            cpu.boundary_pause.store(left.saturating_sub(1), Relaxed);
+            left == 0
+        })
+    }
+
+    /// Makes [`tries_boundary`](Self::tries_boundary) return false for the next `placements` placements on
+    /// this CPU.
+    #[cold]
+    pub(in crate::space) fn pause_boundary(&self, placements: u64) {
+        self.per_cpu.with(|cpu| cpu.boundary_pause.store(placements, Relaxed));
     }
 
     /// Returns the numbers of faults, by how they ended.
