@@ -135,6 +135,20 @@ pub(crate) struct UnsharedTables<'v, P: Platform> {
 
 impl<P: Platform> Vma<P> {
     /// Returns the size of the VMA's pages, if they are huge pages of a pool.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, hugetlb::HugePageSize, space::*};
+    /// # let engine = freehold_machine::example_engine(16 << 20);
+    /// # engine.resize_huge_pool(HugePageSize::Mib2, 1, None);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let huge = space.mmap(0, 2 << 20, rw, private | MapFlags::HUGETLB, None, 0).unwrap();
+    /// assert_eq!(space.find_vma(huge).unwrap().huge_page_size(), Some(HugePageSize::Mib2));
+    /// assert_eq!(space.find_vma(at).unwrap().huge_page_size(), None);
+    /// ```
     pub fn huge_page_size(&self) -> Option<HugePageSize> {
         match self.flags().contains(VmFlags::HUGETLB) {
             true => self.object().file()?.mapping().huge_page_size(),

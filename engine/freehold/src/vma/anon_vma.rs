@@ -42,31 +42,84 @@ impl AnonId {
     pub const NONE: AnonId = AnonId(0);
 
     /// Creates a new identity. `serial` must be unique within the engine and not zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::AnonId;
+    /// let id = AnonId::new(1);
+    /// assert!(id.is_some() && !id.is_forked() && id != AnonId::new(2));
+    /// ```
     pub fn new(serial: u64) -> Self {
         AnonId(serial << 1)
     }
 
     /// Returns the identity of this anon_vma in a VMA that fork made.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::AnonId;
+    /// let id = AnonId::new(1);
+    /// assert!(id.forked().is_forked() && id.forked() != id && id.forked().same(id));
+    /// ```
     pub fn forked(self) -> Self {
         AnonId(self.0 | 1)
     }
 
     /// Returns the identity of this anon_vma in a VMA that fork did not make.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::AnonId;
+    /// let id = AnonId::new(1);
+    /// assert_eq!(id.forked().unforked(), id);
+    /// ```
     pub fn unforked(self) -> Self {
         AnonId(self.0 & !1)
     }
 
     /// Returns true if there is an anon_vma.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::AnonId;
+    /// assert!(AnonId::new(1).is_some() && !AnonId::NONE.is_some());
+    /// ```
     pub fn is_some(self) -> bool {
         self.0 != 0
     }
 
     /// Returns true if the VMA may hold pages of a parent's anon_vma.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, fault::Access, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let child = space.fork().unwrap();
+    /// assert!(!space.find_vma(at).unwrap().anon().is_forked());
+    /// assert!(child.find_vma(at).unwrap().anon().is_forked());
+    /// ```
     pub fn is_forked(self) -> bool {
         self.0 & 1 != 0
     }
 
     /// Returns true if both identities are of the same anon_vma.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::AnonId;
+    /// let [first, second] = [1, 2].map(AnonId::new);
+    /// assert!(first.same(first.forked()) && !first.same(second));
+    /// ```
     pub fn same(self, other: Self) -> bool {
         self.0 >> 1 == other.0 >> 1
     }

@@ -138,6 +138,18 @@ unsafe impl<P: Platform> Send for Vma<P> {}
 
 impl<P: Platform> Vma<P> {
     /// Returns the first address.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.start(), at);
+    /// ```
     pub fn start(&self) -> u64 {
         // Relaxed throughout: the lock whose guard returned the reference orders the accesses. A reader
         // without a lock (`space/speculate.rs`) uses no value before it has read the sequence number again.
@@ -145,52 +157,177 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Returns the first address behind the VMA.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.end(), at + 4 * PAGE_SIZE);
+    /// ```
     pub fn end(&self) -> u64 {
         self.end.load(Relaxed)
     }
 
     /// Returns the addresses `start..end`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.range(), at..at + 4 * PAGE_SIZE);
+    /// ```
     pub fn range(&self) -> UserRange {
         UserRange::new(self.start(), self.end())
     }
 
     /// Returns the length in bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.bytes(), 4 * PAGE_SIZE);
+    /// ```
     pub fn bytes(&self) -> u64 {
         self.end() - self.start()
     }
 
     /// Returns the length in pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.pages(), PageCount::new(4));
+    /// ```
     pub fn pages(&self) -> PageCount {
         PageCount::of_bytes(self.bytes())
     }
 
     /// Returns the access rights and properties.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*, vma::flags::VmFlags};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert!(vma.flags().contains(VmFlags::READ | VmFlags::WRITE) && !vma.flags().contains(VmFlags::EXEC));
+    /// ```
     pub fn flags(&self) -> VmFlags {
         VmFlags::from_bits_retain(self.flags.load(Relaxed)) & VmFlags::POSSIBLE
     }
 
     /// Returns the page offset of `start` in the mapped object. For private anonymous memory without a file
     /// this is the page number of the address at which the VMA was created.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let memory = Mapping::memfd(&engine, 8 * PAGE_SIZE).unwrap();
+    /// # let file = File::new(&memory, FileAccess::READ, "/it").unwrap();
+    /// let offset = 2 * PAGE_SIZE;
+    /// let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), offset).unwrap();
+    /// assert_eq!(space.find_vma(at).unwrap().pgoff(), PageIndex::new(2));
+    /// ```
     pub fn pgoff(&self) -> PageIndex {
         PageIndex::new(self.pgoff.load(Relaxed))
     }
 
     /// Returns the page offset in the object of the page at `addr`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let memory = Mapping::memfd(&engine, 8 * PAGE_SIZE).unwrap();
+    /// # let file = File::new(&memory, FileAccess::READ, "/it").unwrap();
+    /// let offset = 2 * PAGE_SIZE;
+    /// let at = space.mmap(0, 4 * PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), offset).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.pgoff_of(at + PAGE_SIZE), PageIndex::new(3));
+    /// ```
     pub fn pgoff_of(&self, addr: u64) -> PageIndex {
         self.pgoff() + ((addr - self.start()) >> crate::PAGE_SHIFT)
     }
 
     /// Returns the identity of the anon_vma of the VMA's anonymous pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, fault::Access, space::*, vma::AnonId};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(space.find_vma(at).unwrap().anon(), AnonId::NONE);
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// assert!(space.find_vma(at).unwrap().anon().is_some());
+    /// ```
     pub fn anon(&self) -> AnonId {
         self.anon_vma_words().id()
     }
 
     /// Returns the NUMA policy tag. VMAs with different tags do not merge.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.set_policy(at, PAGE_SIZE, 7).unwrap();
+    /// let policy = |addr| space.find_vma(addr).unwrap().policy();
+    /// assert_eq!((policy(at), policy(at + PAGE_SIZE)), (7, 0));
+    /// ```
     pub fn policy(&self) -> u64 {
         self.policy.load(Relaxed)
     }
 
     /// Returns the mapped object.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::Object, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert!(matches!(vma.object(), Object::Anonymous));
+    /// ```
     pub fn object(&self) -> &Object<P> {
         // SAFETY: a guard keeps the VMA of every `&Vma` outside this module attached, or the VMA is detached
         // and owned. The object is written only before the first such reference exists or after the last such
@@ -245,6 +382,18 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Returns true if this is anonymous memory, including memory of a device of zeroes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert!(vma.is_anonymous());
+    /// ```
     pub fn is_anonymous(&self) -> bool {
         self.object().is_anonymous()
     }

@@ -118,6 +118,14 @@ impl VmFlags {
     pub const LOCK_MASK: Self = Self::LOCKED.union(Self::LOCKONFAULT);
 
     /// Returns the protection key of the pages, 0 to 15.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// assert_eq!(VmFlags::READ.pkey(), 0);
+    /// assert_eq!(VmFlags::READ.with_pkey(5).pkey(), 5);
+    /// ```
     pub fn pkey(self) -> u8 {
         ((self & Self::PKEY).bits() >> PKEY_SHIFT) as u8
     }
@@ -127,28 +135,68 @@ impl VmFlags {
     /// # Panics
     ///
     /// Panics if `pkey` is greater than 15.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// let flags = VmFlags::READ.with_pkey(5);
+    /// assert!(flags.contains(VmFlags::READ));
+    /// assert_eq!(flags.with_pkey(0), VmFlags::READ);
+    /// ```
     pub fn with_pkey(self, pkey: u8) -> Self {
         assert!(pkey < 16, "there are only 16 protection keys");
         (self - Self::PKEY) | (Self::from_bits_retain(u64::from(pkey) << PKEY_SHIFT) & Self::PKEY)
     }
 
     /// Returns true if the pages count for RLIMIT_DATA: private, writable, not a stack.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// let private = VmFlags::READ | VmFlags::WRITE;
+    /// assert!(private.is_data() && !(private | VmFlags::SHARED).is_data());
+    /// ```
     pub fn is_data(self) -> bool {
         self & (Self::WRITE | Self::SHARED | Self::GROWSDOWN) == Self::WRITE
     }
 
     /// Returns true if the pages are counted as program text in statistics: executable, not writable, not a
     /// stack.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// let text = VmFlags::READ | VmFlags::EXEC;
+    /// assert!(text.is_exec() && !(text | VmFlags::WRITE).is_exec());
+    /// ```
     pub fn is_exec(self) -> bool {
         self & (Self::EXEC | Self::WRITE | Self::GROWSDOWN) == Self::EXEC
     }
 
     /// Returns true for a stack.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// assert!((VmFlags::READ | VmFlags::GROWSDOWN).is_stack() && !VmFlags::READ.is_stack());
+    /// ```
     pub fn is_stack(self) -> bool {
         self.contains(Self::GROWSDOWN)
     }
 
     /// Returns true if the VMA has the `MAY` flag of each access right that it has.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// assert!((VmFlags::READ | VmFlags::MAYREAD | VmFlags::MAYWRITE).allows_its_rights());
+    /// assert!(!(VmFlags::READ | VmFlags::MAYWRITE).allows_its_rights());
+    /// ```
     pub fn allows_its_rights(self) -> bool {
         // The bit of each `MAY` flag is four places above the bit of its access right.
         const _: () = assert!(VmFlags::READ.bits() << 4 == VmFlags::MAYREAD.bits());
@@ -158,16 +206,40 @@ impl VmFlags {
     }
 
     /// Returns true if stores make private copies, now or after an mprotect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// let private = VmFlags::READ | VmFlags::MAYREAD | VmFlags::MAYWRITE;
+    /// assert!(private.is_cow() && !(private | VmFlags::SHARED).is_cow());
+    /// ```
     pub fn is_cow(self) -> bool {
         self & (Self::SHARED | Self::MAYWRITE) == Self::MAYWRITE
     }
 
     /// Returns the two-letter names in smaps' `VmFlags:` line, in Linux's order.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// let flags = VmFlags::MAYREAD | VmFlags::READ | VmFlags::LOCKED;
+    /// assert!(flags.smaps_names().eq(["rd", "mr", "lo"]));
+    /// ```
     pub fn smaps_names(self) -> impl Iterator<Item = &'static str> {
         SMAPS.iter().filter(move |(flag, _)| self.contains(*flag)).map(|(_, name)| *name)
     }
 
     /// Returns the flag with this two-letter name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::vma::flags::VmFlags;
+    /// assert_eq!(VmFlags::of_smaps_name(b"lo"), Some(VmFlags::LOCKED));
+    /// assert_eq!(VmFlags::of_smaps_name(b"??"), None);
+    /// ```
     pub fn of_smaps_name(name: &[u8; 2]) -> Option<Self> {
         SMAPS.iter().find(|(_, known)| known.as_bytes() == name).map(|(flag, _)| *flag)
     }
