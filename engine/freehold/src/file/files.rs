@@ -41,6 +41,18 @@ pub struct Files<P: Platform> {
 }
 
 /// The part of an engine that files need. Functions that create files and segments take this argument.
+///
+/// # Examples
+///
+/// ```
+/// # use freehold::{PAGE_SIZE, counted::Counted, file::{HasFiles, Mapping}, platform::Platform};
+/// # let engine = freehold_machine::example_engine(1 << 20);
+/// fn create<P: Platform>(engine: &impl HasFiles<P>) -> Counted<Mapping<P>> {
+///     Mapping::memfd(engine, PAGE_SIZE).unwrap()
+/// }
+/// let [a, b] = [create(&engine), create(engine.files())];
+/// assert!(Counted::ptr_eq(a.files(), b.files()));
+/// ```
 pub trait HasFiles<P: Platform> {
     /// Returns the state that all files of this engine share.
     fn files(&self) -> &Counted<Files<P>>;
@@ -69,6 +81,13 @@ impl<P: Platform> Files<P> {
     }
 
     /// Returns the platform.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// assert!(std::ptr::eq(engine.files().platform(), engine.platform()));
+    /// ```
     #[inline]
     pub fn platform(&self) -> &P {
         self.memory.platform()

@@ -69,6 +69,21 @@ use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 /// Dropping the last reference to the file frees its pages, dirty or not. Open files and VMAs hold
 /// references. A file system whose [`Pager`] has a backing store calls [`write_back`](Self::write_back)
 /// before it drops its own reference.
+///
+/// # Examples
+///
+/// A new file has none of the properties that a file system can set:
+///
+/// ```
+/// # use freehold::{counted::Counted, engine::SharedHuge, file::Mapping};
+/// # let engine = freehold_machine::example_engine(1 << 20);
+/// let file = Mapping::memfd(&engine, 8 << 20).unwrap();
+/// assert!(Counted::ptr_eq(file.files(), engine.files()));
+/// assert!(!file.is_direct() && !file.aligns_to_huge_pages() && file.mount_huge().is_none());
+/// file.align_to_huge_pages(true);
+/// file.set_mount_huge(Some(SharedHuge::Always));
+/// assert!(file.aligns_to_huge_pages() && file.mount_huge() == Some(SharedHuge::Always));
+/// ```
 pub struct Mapping<P: Platform> {
     /// Size in bytes. Written under `content` held for writing. Shrinks only under `invalidate` held for
     /// writing as well.

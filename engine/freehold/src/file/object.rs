@@ -39,6 +39,18 @@ impl<P: Platform> Clone for Object<P> {
 impl<P: Platform> Object<P> {
     /// Returns true if adjacent VMAs that map these two objects can merge. The VMAs can merge if both are
     /// anonymous without a file, if both map the same open file, or if both have the same private data.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Object}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// // Two open files of one file.
+    /// let [a, b] = [(); 2].map(|()| File::new(&memory, FileAccess::READ, "/it").unwrap());
+    /// let object = Object::File(a.clone());
+    /// assert!(object.same(&Object::File(a)) && !object.same(&Object::File(b)));
+    /// ```
     pub fn same(&self, other: &Self) -> bool {
         match (self, other) {
             (Object::Anonymous, Object::Anonymous) => true,
@@ -60,6 +72,18 @@ impl<P: Platform> Object<P> {
     }
 
     /// Returns the open file, if the object is a file with pages.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let file = File::new(&Mapping::memfd(&engine, PAGE_SIZE).unwrap(), FileAccess::READ, "/it").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert!(Counted::ptr_eq(vma.object().file().unwrap(), &file));
+    /// ```
     pub fn file(&self) -> Option<&Counted<File<P>>> {
         match self {
             Object::File(file) => Some(file),
@@ -117,6 +141,18 @@ impl<P: Platform> Object<P> {
 
     /// Returns true for a file whose pages are the storage itself. Such pages can be neither locked nor read
     /// ahead.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Object, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// // A file system passes a pager that names the frames of its storage.
+    /// let direct = Mapping::direct(&engine, Zeroes, PAGE_SIZE).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let files = [direct, memory].map(|mapping| File::new(&mapping, FileAccess::READ, "/it").unwrap());
+    /// assert_eq!(files.map(|file| Object::File(file).is_direct()), [true, false]);
+    /// ```
     pub fn is_direct(&self) -> bool {
         self.file().is_some_and(|file| file.mapping().is_direct())
     }
@@ -133,6 +169,18 @@ impl<P: Platform> Object<P> {
     }
 
     /// Returns the name for reports. Empty for anonymous memory without a file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let file = File::new(&Mapping::memfd(&engine, PAGE_SIZE).unwrap(), FileAccess::READ, "/it").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// let vma = space.find_vma(at).unwrap();
+    /// assert_eq!(vma.object().name(), "/it");
+    /// ```
     pub fn name(&self) -> &str {
         match self {
             Object::Anonymous => "",

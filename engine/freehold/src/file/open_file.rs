@@ -24,6 +24,19 @@ use freehold_vmspace::{HugePageSize, PageIndex, PageRange};
 
 settings! {
     /// Access that an open file permits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, error::MmapError, file::{File, FileAccess, Mapping}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let file = File::new(&memory, FileAccess::READ.noexec(true), "/it").unwrap();
+    /// let map = |prot| space.mmap(0, PAGE_SIZE, prot, MapFlags::PRIVATE, Some(&file), 0);
+    /// assert!(map(Prot::READ).is_ok());
+    /// assert_eq!(map(Prot::READ | Prot::EXEC), Err(MmapError::NotPermitted));
+    /// ```
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct FileAccess {
         /// The file was opened for reading.

@@ -28,6 +28,35 @@ impl core::error::Error for IoError {}
 /// A pager must not call an address space, whose locks come before those of files. With debug assertions the
 /// lock order is checked and such a call panics (hazard C-6). Dropping a pager is different: no lock is held
 /// then, and its `drop` may call anything.
+///
+/// # Examples
+///
+/// ```
+/// # use freehold::{PAGE_SIZE, PageIndex, PageRange, Pfn, platform::Platform};
+/// # use freehold::file::{IoError, Mapping, Pager};
+/// # use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+/// # let engine = freehold_machine::example_engine(1 << 20);
+/// /// The first byte of the only page of the disk.
+/// static STORED: AtomicU8 = AtomicU8::new(7);
+/// struct Disk;
+/// impl<P: Platform> Pager<P> for Disk {
+///     fn read_page(&self, platform: &P, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
+///         platform.zero_frame(frame);
+///         platform.write_frame(frame, 0, &[STORED.load(Relaxed)]);
+///         Ok(())
+///     }
+///     fn write_page(&self, platform: &P, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
+///         let mut byte = [0];
+///         platform.read_frame(frame, 0, &mut byte);
+///         STORED.store(byte[0], Relaxed);
+///         Ok(())
+///     }
+/// }
+/// let file = Mapping::new(&engine, Disk, PAGE_SIZE, false).unwrap();
+/// file.write_at(0, &[8]).unwrap();
+/// file.write_back(PageRange::one(PageIndex::new(0))).unwrap();
+/// assert_eq!(STORED.load(Relaxed), 8);
+/// ```
 pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// Fills `frame` with the page `index`. Bytes beyond the end of the file need not be written; the engine
     /// zeroes them.

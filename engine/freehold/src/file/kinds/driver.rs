@@ -65,16 +65,94 @@ impl<'r, P: Platform> MapRequest<'r, P> {
     }
 
     /// Returns the file that is mapped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, counted::Counted, error::MmapError, file::*};
+    /// # use freehold::{platform::Platform, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// struct Devices;
+    /// impl<P: Platform> Driver<P> for Devices {
+    ///     fn mmap(&self, request: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError> {
+    ///         if request.file().name() != "/dev/it" {
+    ///             return Err(MmapError::NotMappable);
+    ///         }
+    ///         Ok(Special::of_file(Frames::new("/dev/it", &[])?, request.file().mapping())?)
+    ///     }
+    /// }
+    /// # let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let map = |name| {
+    ///     let device = File::with_driver(&mapping, Devices, FileAccess::READ, name).unwrap();
+    ///     space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&device), 0)
+    /// };
+    /// assert!(map("/dev/it").is_ok());
+    /// assert_eq!(map("/dev/tty"), Err(MmapError::NotMappable));
+    /// ```
     pub fn file(&self) -> &Counted<File<P>> {
         self.file
     }
 
     /// Returns the platform's record of the address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, Pfn, counted::Counted, error::MmapError, file::*, space::*};
+    /// # use freehold_machine::Machine;
+    /// # type Answer = Result<Counted<Special<Machine>>, MmapError>;
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// /// A device that only one process can map.
+    /// struct Device(Pfn);
+    /// impl Driver<Machine> for Device {
+    ///     fn mmap(&self, request: &mut MapRequest<'_, Machine>) -> Answer {
+    ///         if request.mmu().root() != self.0 {
+    ///             return Err(MmapError::NotPermitted);
+    ///         }
+    ///         Ok(Special::of_file(Frames::new("/dev/it", &[])?, request.file().mapping())?)
+    ///     }
+    /// }
+    /// # let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// # let device = Device(space.mmu().root());
+    /// # let device = File::with_driver(&mapping, device, FileAccess::READ, "/dev/it").unwrap();
+    /// # let other = space.fork().unwrap();
+    /// # let map = |space: &AddressSpace<Machine>| {
+    /// #     space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&device), 0)
+    /// # };
+    /// assert!(map(&space).is_ok());
+    /// assert_eq!(map(&other), Err(MmapError::NotPermitted));
+    /// ```
     pub fn mmu(&self) -> &P::Mmu {
         self.mmu
     }
 
     /// Returns the description of the VMA to be created, which may still merge with a neighbour.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageCount, counted::Counted, error::MmapError, file::*};
+    /// # use freehold::{platform::Platform, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// /// A device of one page.
+    /// struct Device;
+    /// impl<P: Platform> Driver<P> for Device {
+    ///     fn mmap(&self, request: &mut MapRequest<'_, P>) -> Result<Counted<Special<P>>, MmapError> {
+    ///         if request.vma().pages() > PageCount::new(1) {
+    ///             return Err(MmapError::Invalid);
+    ///         }
+    ///         Ok(Special::of_file(Frames::new("/dev/it", &[])?, request.file().mapping())?)
+    ///     }
+    /// }
+    /// # let mapping = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// # let device = File::with_driver(&mapping, Device, FileAccess::READ, "/dev/it").unwrap();
+    /// let map = |len| space.mmap(0, len, Prot::READ, MapFlags::SHARED, Some(&device), 0);
+    /// assert!(map(PAGE_SIZE).is_ok());
+    /// assert_eq!(map(2 * PAGE_SIZE), Err(MmapError::Invalid));
+    /// ```
     pub fn vma(&self) -> &VmaInfo {
         &self.info
     }

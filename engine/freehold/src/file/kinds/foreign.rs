@@ -39,6 +39,15 @@ impl ForeignFrames {
     /// [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames) allocated to their owner, or not
     /// memory of the platform at all. Any program that maps the frames is permitted to read them, and
     /// to write them if its mapping is writable.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::ForeignFrames, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let frames = unsafe { ForeignFrames::new(Pfn::new(0x1000), 8) };
+    /// assert_eq!((frames.first(), frames.count()), (Pfn::new(0x1000), 8));
+    /// ```
     pub const unsafe fn new(first: Pfn, count: u64) -> Self {
         assert!(
             count > 0 && first.get().checked_add(count).is_some(),
@@ -48,11 +57,29 @@ impl ForeignFrames {
     }
 
     /// Returns the first frame.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::ForeignFrames, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let frames = unsafe { ForeignFrames::new(Pfn::new(0x1000), 8) };
+    /// assert_eq!(frames.part(2, 4).unwrap().first(), Pfn::new(0x1002));
+    /// ```
     pub const fn first(self) -> Pfn {
         self.first
     }
 
     /// Returns the number of frames.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::ForeignFrames, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let frames = unsafe { ForeignFrames::new(Pfn::new(0x1000), 8) };
+    /// assert_eq!(frames.part(2, 4).unwrap().count(), 4);
+    /// ```
     pub const fn count(self) -> u64 {
         self.count
     }

@@ -198,11 +198,37 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Returns true if the segment is marked as removed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, file::Segment, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
+    /// segment.remove();
+    /// assert!(segment.is_removed() && !segment.is_destroyed());
+    /// ```
     pub fn is_removed(&self) -> bool {
         self.state.load(Relaxed) & MARKED != 0
     }
 
     /// Returns true if the segment is destroyed: removed and not attached. The embedder may then forget it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::ShmFlags, file::Segment, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let segment = Segment::new(&engine, 0, PAGE_SIZE).unwrap();
+    /// let at = space.shmat(&segment, 0, ShmFlags::empty()).unwrap();
+    /// segment.remove();
+    /// assert!(!segment.is_destroyed());
+    /// space.shmdt(at).unwrap();
+    /// assert!(segment.is_destroyed());
+    /// ```
     pub fn is_destroyed(&self) -> bool {
         self.state.load(Relaxed) & !ENDING == MARKED
     }

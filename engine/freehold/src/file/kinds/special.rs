@@ -76,6 +76,36 @@ pub enum Caching {
 /// | [`may_split`](Self::may_split) | before a split | mmap W | returns whether the split is allowed |
 /// | [`mremap`](Self::mremap) | as the last step before a move that cannot fail any more | mmap W, the VMA's W | yes: nothing is moved |
 /// | [`fault`](Self::fault), [`mkwrite`](Self::mkwrite) | an access finds no entry, or a read-only one | the VMA's R or mmap R | yes: no entry is made |
+///
+/// # Examples
+///
+/// ```
+/// # use freehold::{PAGE_SIZE, file::{Special, VmOps}, platform::Platform, space::*};
+/// # use freehold::vma::flags::VmFlags;
+/// # use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+/// # let engine = freehold_machine::example_engine(1 << 20);
+/// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+/// /// The number of VMAs that map the device.
+/// static VMAS: AtomicU64 = AtomicU64::new(0);
+/// struct Device;
+/// impl<P: Platform> VmOps<P> for Device {
+///     fn open(&self, _: &P::Mmu, _: &VmaInfo) {
+///         VMAS.fetch_add(1, Relaxed);
+///     }
+///     fn close(&self, _: &P::Mmu, _: &VmaInfo) {
+///         VMAS.fetch_sub(1, Relaxed);
+///     }
+///     fn may_split(&self, _: &VmaInfo, _: u64) -> bool {
+///         true
+///     }
+/// }
+/// let device = Special::new(&engine, Device).unwrap();
+/// let at = space.install_special(0, 3 * PAGE_SIZE, VmFlags::READ, &device).unwrap();
+/// space.munmap(at + PAGE_SIZE, PAGE_SIZE).unwrap();
+/// assert_eq!(VMAS.load(Relaxed), 2);
+/// space.clear();
+/// assert_eq!(VMAS.load(Relaxed), 0);
+/// ```
 pub trait VmOps<P: Platform>: Send + Sync + 'static {
     /// Returns the name that reports show.
     fn name(&self) -> &str {
@@ -219,16 +249,46 @@ impl<P: Platform> Special<P> {
     }
 
     /// Returns the state of the engine whose address spaces may map the object.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{counted::Counted, file::{Frames, Special}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let vdso = Special::new(&engine, Frames::new("[vdso]", &[]).unwrap()).unwrap();
+    /// assert!(Counted::ptr_eq(vdso.files(), engine.files()));
+    /// ```
     pub fn files(&self) -> &Counted<Files<P>> {
         &self.files
     }
 
     /// Returns the hooks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::file::{Caching, Frames, Special};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let vdso = Special::new(&engine, Frames::new("[vdso]", &[]).unwrap()).unwrap();
+    /// assert_eq!((vdso.ops().name(), vdso.ops().caching()), ("[vdso]", Caching::WriteBack));
+    /// ```
     pub fn ops(&self) -> &dyn VmOps<P> {
         &*self.ops
     }
 
     /// Returns the file whose reverse map lists the VMAs of this object, if there is one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{counted::Counted, file::{Frames, Mapping, Special, Zeroes}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let frames = || Frames::new("/dev/it", &[]).unwrap();
+    /// let device = Mapping::new(&engine, Zeroes, 0, true).unwrap();
+    /// let special = Special::of_file(frames(), &device).unwrap();
+    /// assert!(Counted::ptr_eq(special.mapping().unwrap(), &device));
+    /// assert!(Special::new(&engine, frames()).unwrap().mapping().is_none());
+    /// ```
     pub fn mapping(&self) -> Option<&Counted<Mapping<P>>> {
         self.mapping.as_ref()
     }
@@ -282,6 +342,16 @@ impl Frames {
     /// # Errors
     ///
     /// Fails if there is no memory for the list.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{file::{ForeignFrames, Frames}, PageIndex, Pfn};
+    /// // SAFETY: no program maps these frames.
+    /// let code = unsafe { ForeignFrames::new(Pfn::new(0x1000), 2) };
+    /// let vdso = Frames::new("[vdso]", &[code]).unwrap();
+    /// assert_eq!(vdso.frame(PageIndex::new(1)), Some(Pfn::new(0x1001)));
+    /// ```
     pub fn new(name: &'static str, frames: &[ForeignFrames]) -> Result<Self, NoMemory> {
         let mut list = Vec::new();
         for run in frames {
