@@ -184,6 +184,16 @@ impl<P: Platform> NoMmuSpace<P> {
     }
 
     /// Returns the regions that this space shares with other spaces.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{counted::Counted, nommu::{NoMmuSpace, Regions}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let regions = Regions::new(&engine).unwrap();
+    /// let space = NoMmuSpace::new(&regions).unwrap();
+    /// assert!(Counted::ptr_eq(space.regions(), &regions));
+    /// ```
     pub fn regions(&self) -> &Counted<Regions<P>> {
         &self.regions
     }
@@ -193,11 +203,35 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Locks
     ///
     /// The space's lock for reading, as in all reports.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.munmap(at + PAGE_SIZE, PAGE_SIZE).unwrap();
+    /// assert_eq!(space.map_count(), 2, "the mappings before and behind the hole");
+    /// ```
     pub fn map_count(&self) -> u64 {
         self.areas.read().count()
     }
 
     /// Returns the number of pages in all mappings. A page that is mapped twice counts twice.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.munmap(at + PAGE_SIZE, PAGE_SIZE).unwrap();
+    /// assert_eq!(space.pages(), 3);
+    /// ```
     pub fn pages(&self) -> u64 {
         self.areas.read().pages()
     }
@@ -270,6 +304,19 @@ impl<P: Platform> NoMmuSpace<P> {
     /// # Panics
     ///
     /// Panics if an invariant is violated. The message names the violation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = NoMmuSpace::new(&Regions::new(&engine).unwrap()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.munmap(at, PAGE_SIZE).unwrap();
+    /// // A test calls this function after each step.
+    /// space.check();
+    /// ```
     pub fn check(&self) {
         self.areas.read().check();
     }

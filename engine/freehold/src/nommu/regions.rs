@@ -52,12 +52,30 @@ impl<P: Platform> Regions<P> {
     /// # Errors
     ///
     /// Fails if no memory is left.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::nommu::{RegionCounts, Regions};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let regions = Regions::new(&engine).unwrap();
+    /// assert_eq!(regions.counts(), RegionCounts::default());
+    /// ```
     pub fn new(engine: &Counted<Engine<P>>) -> Result<Counted<Self>, NoMemory> {
         let all = Locked::new(Rank::NoMmuRegions, IntervalTree::new());
         Ok(Counted::try_new(Regions { all, engine: engine.clone() })?)
     }
 
     /// Returns the engine whose frames the regions use.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{counted::Counted, nommu::Regions};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let regions = Regions::new(&engine).unwrap();
+    /// assert!(Counted::ptr_eq(regions.engine(), &engine));
+    /// ```
     pub fn engine(&self) -> &Counted<Engine<P>> {
         &self.engine
     }
@@ -67,6 +85,19 @@ impl<P: Platform> Regions<P> {
     /// # Locks
     ///
     /// The lock of all regions for reading.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, RegionCounts, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let regions = Regions::new(&engine).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let [a, b] = [(); 2].map(|()| NoMmuSpace::new(&regions).unwrap());
+    /// a.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// b.mmap(0, 2 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// assert_eq!(regions.counts(), RegionCounts { regions: 2, pages: 3 });
+    /// ```
     pub fn counts(&self) -> RegionCounts {
         let mut counts = RegionCounts::default();
         for region in self.all.read().iter() {
@@ -86,6 +117,20 @@ impl<P: Platform> Regions<P> {
     /// # Panics
     ///
     /// Panics if an invariant is violated. The message names the violation.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, nommu::{NoMmuSpace, Regions}, space::{MapFlags, Prot}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let regions = Regions::new(&engine).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// let space = NoMmuSpace::new(&regions).unwrap();
+    /// space.mmap(0, PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// regions.check();
+    /// drop(space);
+    /// assert_eq!(regions.counts().regions, 0);
+    /// ```
     pub fn check(&self) {
         let all = self.all.read();
         all.check();
