@@ -39,6 +39,16 @@ macro_rules! plain_error {
 
         impl $name {
             /// Returns the number that a system call returns for this error.
+            ///
+            /// # Examples
+            ///
+            /// ```
+            #[doc = concat!("# use freehold::error::{Errno, ", stringify!($name), "};")]
+            $(#[doc = concat!(
+                "assert_eq!(", stringify!($name), "::", stringify!($variant), ".errno(), Errno::",
+                stringify!($errno), ");"
+            )])*
+            /// ```
             pub fn errno(self) -> Errno {
                 match self { $(Self::$variant => Errno::$errno,)* }
             }
@@ -90,6 +100,17 @@ to_errno!(FillError, UffdReadError);
 
 impl FillError {
     /// Returns the number that a system call which reads, writes or truncates a file returns for this error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{error::{Errno, FillError}, file::{Mapping, Seals}};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::memfd(&engine, 8).unwrap();
+    /// file.add_seals(Seals::SHRINK).unwrap();
+    /// let error = file.truncate(4).unwrap_err();
+    /// assert_eq!((error, error.errno()), (FillError::Sealed, Errno::EPERM));
+    /// ```
     pub fn errno(self) -> Errno {
         match self {
             FillError::BeyondEnd => Errno::EFBIG,

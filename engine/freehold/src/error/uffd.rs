@@ -68,6 +68,14 @@ freehold_sync::error_enum! {
 
 impl UffdReadError {
     /// Returns the number that a system call returns for this error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::error::{Errno, UffdReadError};
+    /// assert_eq!(UffdReadError::Closed.errno(), Errno::EBADF);
+    /// assert_eq!(UffdReadError::Interrupted.errno(), Errno::EINTR);
+    /// ```
     pub fn errno(self) -> Errno {
         match self {
             UffdReadError::Closed => Errno::EBADF,

@@ -69,6 +69,14 @@ freehold_sync::error_enum! {
 
 impl OfflineError {
     /// The number that a system call would return for this error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{error::Errno, rmap::OfflineError};
+    /// assert_eq!(OfflineError::Busy.errno(), Errno::EBUSY);
+    /// assert_eq!(OfflineError::Failed.errno(), Errno::EHWPOISON);
+    /// ```
     pub fn errno(self) -> Errno {
         match self {
             OfflineError::Busy => Errno::EBUSY,
