@@ -68,6 +68,22 @@ bitflags! {
 /// # Invariants
 ///
 /// Each frame has a pin, except frames of zeroes.
+///
+/// # Examples
+///
+/// ```
+/// # use freehold::{PAGE_SIZE, remote::{AccessMode, PinFlags}, space::*};
+/// # let engine = freehold_machine::example_engine(1 << 20);
+/// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+/// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+/// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+/// space.write_memory(at + PAGE_SIZE, b"page", AccessMode::Plain).unwrap();
+/// let pins = space.pin_user_pages(at, 2, PinFlags::WRITE).unwrap();
+/// assert!(pins.len() == 2 && !pins.is_empty());
+/// let mut found = [0; 4];
+/// pins.read(PAGE_SIZE, &mut found).unwrap();
+/// assert_eq!(&found, b"page");
+/// ```
 #[must_use = "pages are unpinned when this is dropped"]
 pub struct Pins<P: Platform> {
     engine: Counted<Engine<P>>,

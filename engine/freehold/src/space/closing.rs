@@ -146,6 +146,19 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// Fails with [`Killed`] if a fatal signal arrives first. The caller then holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, UserRange, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let range = UserRange::new(at, at + 4 * PAGE_SIZE);
+    /// let guard = space.write_exclusive_range(range).unwrap();
+    /// assert_eq!(guard.find(at).unwrap().range(), range);
+    /// ```
     #[inline]
     pub fn write_exclusive_range(&self, range: UserRange) -> Result<WriteGuard<'_, P>, Killed> {
         loop {

@@ -131,6 +131,17 @@ impl Default for SpaceConfig {
 
 impl SpaceConfig {
     /// Returns the default configuration.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let config = SpaceConfig::new().layout(Layout::BottomUp).mmap_base(0x10_0000);
+    /// let space = AddressSpace::new(&engine, &config).unwrap();
+    /// let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
+    /// assert_eq!(space.mmap(0, PAGE_SIZE, Prot::READ, flags, None, 0), Ok(0x10_0000));
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
@@ -156,6 +167,38 @@ impl SpaceConfig {
 }
 
 /// One address space. Always behind a [`Counted`], because its VMAs refer to it by address.
+///
+/// # Examples
+///
+/// Looks up VMAs under the locks that the module [`locking`] describes:
+///
+/// ```
+/// # use freehold::{PAGE_SIZE, UserRange, space::*, vma::Vma};
+/// # let engine = freehold_machine::example_engine(1 << 20);
+/// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+/// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+/// let low = space.mmap(0x10_0000, PAGE_SIZE, rw, private, None, 0).unwrap();
+/// let high = space.mmap(0x20_0000, PAGE_SIZE, rw, private, None, 0).unwrap();
+/// // Locks one VMA.
+/// assert_eq!(space.find_vma(high).unwrap().start(), high);
+/// // Locks all VMAs for reading.
+/// let guard = space.read_killable().unwrap();
+/// assert_eq!(guard.find(low).map(Vma::start), Some(low));
+/// assert_eq!(guard.next(low + PAGE_SIZE).map(Vma::start), Some(high));
+/// assert_eq!(guard.prev(high).map(Vma::start), Some(low));
+/// assert_eq!(guard.vmas(UserRange::new(0, high)).count(), 1);
+/// drop(guard);
+/// // Locks all VMAs for writing. This guard has the same lookups.
+/// let guard = space.write_killable().unwrap();
+/// assert!(guard.find(low + PAGE_SIZE).is_none());
+/// assert_eq!(guard.next(0).map(Vma::start), Some(low));
+/// assert_eq!(guard.prev(high).map(Vma::start), Some(low));
+/// assert_eq!(guard.vmas(UserRange::new(0, high + PAGE_SIZE)).count(), 2);
+/// drop(guard);
+/// // `read` and `write` wait even if a fatal signal arrives. `try_read` does not wait.
+/// assert_eq!(space.read().vmas(UserRange::new(0, high)).count(), 1);
+/// assert!(space.write().find(high).is_some() && space.try_read().is_some());
+/// ```
 pub struct AddressSpace<P: Platform> {
     /// The state that all address spaces share. Never changes.
     pub(crate) engine: Counted<Engine<P>>,
@@ -311,6 +354,21 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the platform's record of this address space.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// // A processor of the machine runs the space, and resolves faults through it.
+    /// let fault = |addr, access| space.handle_fault(addr, access).map(|_| ());
+    /// let mut cpu = engine.platform().cpu(0);
+    /// cpu.store(space.mmu(), at, 7_u64, |addr, access| fault(addr.get(), access)).unwrap();
+    /// assert_eq!(space.rss().anon, 1);
+    /// ```
     pub fn mmu(&self) -> &P::Mmu {
         self.vm.mmu()
     }

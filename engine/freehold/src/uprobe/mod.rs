@@ -71,11 +71,42 @@ pub struct Hit {
 
 impl Hit {
     /// Returns true if the probe belongs to `file`. The caller keeps a reference to the file.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let mapping = Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap();
+    /// # let file = File::new(&mapping, FileAccess::READ, "/bin/it").unwrap();
+    /// # let rx = Prot::READ | Prot::EXEC;
+    /// # let at = space.mmap(0, PAGE_SIZE, rx, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+    /// mapping.add_probe(16, &[0xcc]).unwrap();
+    /// let hit = space.probe_at(at + 16).unwrap();
+    /// let other = Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap();
+    /// assert!(hit.is_of(&mapping) && !hit.is_of(&other));
+    /// ```
     pub fn is_of<P: Platform>(&self, file: &Mapping<P>) -> bool {
         self.file == core::ptr::from_ref(file.home()).addr()
     }
 
     /// Returns the offset of the probe in the file, in bytes.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let mapping = Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap();
+    /// # let file = File::new(&mapping, FileAccess::READ, "/bin/it").unwrap();
+    /// # let rx = Prot::READ | Prot::EXEC;
+    /// # let at = space.mmap(0, PAGE_SIZE, rx, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+    /// mapping.add_probe(16, &[0xcc]).unwrap();
+    /// let hit = space.probe_at(at + 16).unwrap();
+    /// assert_eq!(hit.offset(), 16);
+    /// ```
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -84,6 +115,22 @@ impl Hit {
     /// sixteen bytes, which may cross the end of the page, or fewer bytes at the end of the file. Sixteen
     /// bytes contain the whole x86 instruction, so that a caller can execute a copy of the instruction
     /// elsewhere.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping, Zeroes}, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let mapping = Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap();
+    /// # let file = File::new(&mapping, FileAccess::READ, "/bin/it").unwrap();
+    /// # let rx = Prot::READ | Prot::EXEC;
+    /// # let at = space.mmap(0, PAGE_SIZE, rx, MapFlags::PRIVATE, Some(&file), 0).unwrap();
+    /// mapping.write_at(16, &[0x55, 0xc3]).unwrap();
+    /// mapping.add_probe(16, &[0xcc]).unwrap();
+    /// let hit = space.probe_at(at + 16).unwrap();
+    /// assert_eq!((&hit.original()[..3], hit.original().len()), (&[0x55, 0xc3, 0][..], 16));
+    /// ```
     pub fn original(&self) -> &[u8] {
         &self.original
     }

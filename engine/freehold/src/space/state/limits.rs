@@ -51,6 +51,14 @@ impl Default for Limits {
 
 impl Limits {
     /// Returns the default limits, without privileges.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::space::{Limits, limits::UNLIMITED};
+    /// let limits = Limits::new().stack(1 << 20);
+    /// assert_eq!((limits.stack, limits.data, limits.may_lock), (1 << 20, UNLIMITED, false));
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
@@ -111,6 +119,17 @@ impl LiveLimits {
     }
 
     /// Returns all limits and privileges.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let limits = space.limits();
+    /// limits.set(&limits.get().memlock(PAGE_SIZE));
+    /// assert_eq!((limits.get().memlock, limits.get().stack), (PAGE_SIZE, Limits::new().stack));
+    /// ```
     pub fn get(&self) -> Limits {
         Limits {
             address_space: self.address_space.load(Relaxed),
