@@ -163,6 +163,27 @@ impl Config {
 }
 
 /// The shared state of one kernel.
+///
+/// # Examples
+///
+/// ```
+/// # use freehold::engine::{Blocks, Config, Engine, HugePages, Overcommit, SharedBlocks};
+/// # use freehold_machine::{Machine, MachineConfig};
+/// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+/// let config = Config::new().max_map_count(100).lock_stats(true);
+/// let engine = Engine::new(machine, config).unwrap();
+/// assert!(std::ptr::eq(engine.platform(), engine.memory().platform()));
+/// // The engine starts with the settings of the configuration, which never change.
+/// engine.set_max_map_count(200);
+/// assert_eq!((engine.config().max_map_count, engine.max_map_count()), (100, 200));
+/// assert_eq!((engine.huge_pages(), engine.blocks()), (HugePages::Madvise, Blocks::default()));
+/// assert_eq!(engine.overcommit(), Overcommit::default());
+/// assert_eq!(engine.shared_blocks(), SharedBlocks::default());
+/// assert!(engine.reclaims_tables());
+/// // No task has used a huge page.
+/// assert_eq!(engine.hugetlb_lock_stats().unwrap().read.acquired, 0);
+/// assert_eq!(engine.hugetlb_fault_stats().unwrap().write.acquired, 0);
+/// ```
 // Aligned to a cache line, so that faults, which read the engine, do not share a line with the reference
 // count. The count lies before the engine in memory, and is written whenever an address space is created or
 // dropped.
