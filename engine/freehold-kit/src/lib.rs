@@ -8,7 +8,8 @@
 //!
 //! Both are plain memory without allocation, threads or clocks; a kernel keeps one of each in a `static`. The
 //! comment at every atomic access names the access that it pairs with. loom checks the protocols over every
-//! interleaving (`tests/loom_kit`). `examples/embedding` uses both modules.
+//! interleaving (`tests/loom_kit`). `examples/embedding` of the repository, and of the package `freehold`,
+//! uses both modules.
 #![no_std]
 #![deny(unsafe_code)]
 

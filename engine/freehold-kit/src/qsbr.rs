@@ -13,6 +13,10 @@
 //! | [`advance`](Qsbr::advance) | from time to time on every CPU that is online; runs the requests |
 //! | [`defer`](Qsbr::defer), [`barrier`](Qsbr::barrier) | in `Host::rcu_defer` and `Host::rcu_barrier` |
 //!
+//! A CPU is offline until it calls [`online`](Qsbr::online). No grace period waits for a read section of a
+//! CPU that is offline, so such a section is a use after free. [`is_online`](Qsbr::is_online) lets
+//! `Host::rcu_read` check this in a build with debug assertions.
+//!
 //! A read section itself needs no call: it only keeps preemption off. `kernel/src/memory/rcu.rs` and
 //! `examples/embedding` use this file.
 //!

@@ -115,7 +115,12 @@ pub struct Translation {
 /// Translates `address` through the tables below `root` as the hardware does. Sets accessed and dirty bits by
 /// compare-and-swap.
 ///
-/// Takes no lock. The caller keeps the tables from being freed, as a processor does by answering flushes.
+/// For platforms without hardware that walks tables. Such a platform walks, calls
+/// `AddressSpace::handle_fault` of the crate `freehold` after an error, and walks again. The root table is an
+/// argument of `Platform::space_created`.
+///
+/// Takes no lock. The caller keeps the tables from being freed, as a processor does by answering flushes: a
+/// flush must not return before the walk, and the access to the frame that the walk found, have ended.
 ///
 /// # Errors
 /// Returns the fault that the processor would raise.

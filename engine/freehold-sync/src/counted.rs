@@ -268,7 +268,7 @@ impl<T: Shared> Deref for Counted<T> {
 
 impl<T: Shared + fmt::Debug> fmt::Debug for Counted<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner().value.fmt(f)
+        fmt::Debug::fmt(&**self, f)
     }
 }
 

@@ -141,7 +141,9 @@ pub unsafe trait Platform: TableMemory + Host {
 
     /// Takes up to `out.len()` blocks of 2<sup>`order`</sup> frames off the free list, ascending if possible,
     /// with undefined contents. Writes the first frame of each block to the front of `out` and returns the
-    /// number of blocks. Zero means that memory is exhausted.
+    /// number of blocks. Zero means that the platform has no such block. The call of the engine then fails,
+    /// although caches of other processors may contain free frames: up to 256 frames each. `Engine::trim` of
+    /// the crate `freehold` frees the cache of the calling processor.
     ///
     /// A block of more than one frame begins at a multiple of its size. The engine frees its frames one by
     /// one or together. A platform that has no blocks, or none of that order, returns 0. The engine then uses
@@ -197,10 +199,7 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Returns true if a frame with this number exists and has a record. The engine calls this with numbers
     /// that were rounded down to the start of a huge page, which may lie before the first frame. The engine
     /// also calls this with a number that a caller passed, before any other method with that number.
-    fn has_frame(&self, pfn: Pfn) -> bool {
-        let _ = pfn;
-        true
-    }
+    fn has_frame(&self, pfn: Pfn) -> bool;
 
     /// Returns true if processors have protection keys (16 of them). The leaves of the format have room for a
     /// key.

@@ -37,11 +37,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! This example works with any platform. The repository contains two platforms: one of 300 lines in
-//! `examples/embedding`, and the crate `freehold-machine` for tests, whose TLBs keep every translation that
-//! is not flushed.
+//! This example works with any platform. The folder `examples/embedding` of this package has a platform of
+//! 300 lines, and a small program that runs on it. The repository has another platform: the crate
+//! `freehold-machine` for tests, whose TLBs keep every translation that is not flushed. The examples of this
+//! documentation use that crate; the lines that create a machine, an engine and an address space are hidden.
 //!
 //! # Map of the modules
+//!
+//! Paths such as `docs/guide/locking.md` are paths in the repository.
 //!
 //! Reading order: [`space`] (the address space and what guards each field), `space/change/unmap.rs` (the
 //! model of a change), [`fault`] (the model of a fault). Every other module can be read on its own. Comments

@@ -13,7 +13,19 @@ impl<P: Platform> Engine<P> {
     /// Releases memory that is kept for reuse: free VMAs and free frames of the calling CPU, and unused
     /// chunks of the VMA slab. The free lists of another CPU are accessible only to that CPU, which releases
     /// their memory when it next frees a VMA or a frame. An embedder that wants to release all memory at once
-    /// calls this function on every CPU.
+    /// calls this function on every CPU. An idle CPU keeps up to 256 frames. A kernel with little memory
+    /// calls this function before a CPU idles or goes offline, and when a call fails because memory has run
+    /// out.
+    ///
+    /// The engine keeps memory in these places:
+    ///
+    /// | kept | freed by |
+    /// | --- | --- |
+    /// | free frames of each CPU | this function, on that CPU |
+    /// | free VMAs of each CPU, and empty chunks of the slab | this function, on that CPU |
+    /// | clean pages of files | [`drop_clean`](Self::drop_clean) |
+    /// | spare nodes of the VMA tree of an address space | [`AddressSpace::trim`](crate::space::AddressSpace::trim) |
+    /// | free huge pages of a pool | [`resize_huge_pool`](Self::resize_huge_pool) |
     ///
     /// The memory of VMAs is freed after a grace period. This function does not wait for that grace period.
     ///

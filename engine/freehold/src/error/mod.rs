@@ -132,8 +132,8 @@ verb_error! {
     MmapError {
         /// The mapping is neither anonymous nor of a file.
         BadDescriptor => EBADF,
-        /// The length is zero, the fixed address is not page-aligned, or the flags are unknown or contradict
-        /// each other.
+        /// The length is zero, the offset or the fixed address is not page-aligned, or the flags are unknown
+        /// or contradict each other.
         Invalid => EINVAL,
         /// The offset and the length exceed the largest size of a file.
         OffsetOverflow => EOVERFLOW,

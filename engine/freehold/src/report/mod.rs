@@ -9,6 +9,7 @@
 //! | `query.rs` | PROCMAP_QUERY |
 //! | `clear_refs.rs` | /proc/PID/clear_refs, which clears accessed bits |
 //! | `mincore.rs` | mincore |
+//! | `debug.rs` | no report, but the output of `{:?}` |
 //! | `check.rs` | no report, but the engine's check of its own invariants |
 //!
 //! A report must not disturb the program. The reports of /proc hold the lock of one VMA at a time, so the
@@ -17,6 +18,7 @@
 
 mod check;
 pub mod clear_refs;
+mod debug;
 pub mod maps;
 mod mincore;
 pub mod pagemap;

@@ -165,3 +165,20 @@ fn set_heap_moves_the_start_of_the_heap() {
         process.check();
     });
 }
+
+#[test]
+fn debug_output_names_settings_and_counts() {
+    let world = World::new();
+    let process = world.process(Locking::default());
+    let file = world.file(2);
+    process.mmap(BASE, PAGE, R, MapFlags::PRIVATE | MapFlags::FIXED, Some(&file), PAGE).unwrap();
+    let line = format!("{:?}", process.maps(0).next().unwrap());
+    assert!(line.starts_with("MapLine { range: 0x1000000000..0x1000001000, flags: "), "{line}");
+    assert!(line.ends_with("offset: 4096, name: \"/a/file\" }"), "{line}");
+    assert_eq!(format!("{file:?}"), "File { name: \"/a/file\", .. }");
+    assert_eq!(format!("{:?}", file.mapping()), "Mapping { size: 8192, .. }");
+    let space = format!("{:?}", process.space());
+    assert!(space.contains("map_count: 1"), "{space}");
+    let engine = format!("{:?}", world.engine());
+    assert!(engine.contains("max_map_count: 65530"), "{engine}");
+}

@@ -1,0 +1,1 @@
+../../../../examples/embedding/src/main.rs

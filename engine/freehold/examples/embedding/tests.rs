@@ -1,0 +1,1 @@
+../../../../examples/embedding/src/tests.rs

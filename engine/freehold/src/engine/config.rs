@@ -1,0 +1,130 @@
+//! The settings with which an engine begins. `mod.rs` has the functions that change a setting later.
+
+use super::{NodeWidth, Overcommit, SharedBlocks};
+use crate::{PAGE_SIZE, rmap::tree::lock::FileRmap};
+
+/// Policy on huge pages for private anonymous memory at the first access, like
+/// /sys/kernel/mm/transparent_hugepage/enabled. Only MADV_COLLAPSE collapses small pages into huge ones
+/// later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[repr(u32)]
+pub enum HugePages {
+    /// No VMA gets huge pages.
+    Never = 0,
+    /// VMAs with MADV_HUGEPAGE get huge pages.
+    #[default]
+    Madvise = 1,
+    /// All VMAs get huge pages, except those with MADV_NOHUGEPAGE or MAP_STACK.
+    Always = 2,
+}
+
+settings! {
+    /// Sizes of blocks of anonymous memory that a first store installs if it installs no huge page, like
+    /// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB (multi-size THP).
+    ///
+    /// A store installs the largest block that has one of these sizes and contains the address. The block
+    /// must be aligned to its size, lie within the VMA, and be empty so far. If no block fits, the store
+    /// installs one page. MADV_NOHUGEPAGE, MAP_STACK, `PR_SET_THP_DISABLE` and a userfaultfd prevent blocks
+    /// as they prevent huge pages.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Blocks {
+        /// Sum of the block sizes, in bytes, that are installed wherever they fit. Bits outside
+        /// [`SIZES`](Self::SIZES) have no effect.
+        pub always: u64,
+        /// Sum of the block sizes, in bytes, that are installed only in VMAs with MADV_HUGEPAGE.
+        pub advised: u64,
+    }
+}
+
+impl Blocks {
+    /// Returns settings without blocks.
+    #[must_use]
+    pub const fn new() -> Self {
+        Blocks { always: 0, advised: 0 }
+    }
+
+    /// Sum of all block sizes: powers of two from 16 KiB to 1 MiB.
+    pub const SIZES: u64 = 2 * Self::LARGEST - Self::SMALLEST;
+    /// Largest block size, in bytes.
+    pub(crate) const LARGEST: u64 = 1 << 20;
+    /// Smallest block size, in bytes.
+    const SMALLEST: u64 = 1 << 14;
+    /// Number of bits that encode a set of sizes in a word.
+    const BITS: u32 = (Self::SIZES / Self::SMALLEST).count_ones();
+
+    /// Returns both sets encoded in a word; 0 if both are empty.
+    pub(super) fn word(self) -> u32 {
+        let bits = |sizes: u64| ((sizes & Self::SIZES) / Self::SMALLEST) as u32;
+        bits(self.always) | bits(self.advised) << Self::BITS
+    }
+
+    /// Returns the sets that [`word`](Self::word) encoded.
+    pub(super) fn of(word: u32) -> Self {
+        let sizes = |bits: u32| (u64::from(bits) * Self::SMALLEST) & Self::SIZES;
+        Blocks { always: sizes(word), advised: sizes(word >> Self::BITS) }
+    }
+}
+
+settings! {
+    /// System-wide settings.
+    #[derive(Clone, Debug)]
+    pub struct Config {
+        /// Initial limit on the number of VMAs of an address space (vm.max_map_count); see
+        /// [`Engine::set_max_map_count`](super::Engine::set_max_map_count).
+        pub max_map_count: u64,
+        /// Lowest address that an ordinary program may map (vm.mmap_min_addr), in bytes.
+        pub mmap_min_addr: u64,
+        /// Number of bytes that stay unmapped below a stack (the guard gap).
+        pub stack_gap: u64,
+        /// Initial policy on committed memory (vm.overcommit_memory); see
+        /// [`Engine::set_overcommit`](super::Engine::set_overcommit).
+        pub overcommit: Overcommit,
+        /// Initial policy on huge pages of anonymous memory; see
+        /// [`Engine::set_huge_pages`](super::Engine::set_huge_pages).
+        pub huge_pages: HugePages,
+        /// Initial sizes of blocks of anonymous memory; see
+        /// [`Engine::set_blocks`](super::Engine::set_blocks).
+        pub blocks: Blocks,
+        /// Initial sizes of blocks of shared memory; see
+        /// [`Engine::set_shared_blocks`](super::Engine::set_shared_blocks).
+        pub shared_blocks: SharedBlocks,
+        /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
+        /// [`Engine::set_reclaims_tables`](super::Engine::set_reclaims_tables).
+        pub reclaims_tables: bool,
+        /// Mode in which a walk over the VMAs of a file takes the i_mmap lock, if the walk does not change
+        /// the tree of these VMAs.
+        pub file_rmap: FileRmap,
+        /// Number of entries per node of the VMA tree. Range writers that change entries of one node share
+        /// its latch.
+        pub vma_nodes: NodeWidth,
+        /// Collects statistics of four kinds of locks. All locks of one kind share one record: mmap locks,
+        /// i_mmap locks of files, hugetlb VMA locks, and mutexes of faults on huge pages. Without the cargo
+        /// feature `stats`, no lock has statistics.
+        pub lock_stats: bool,
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            max_map_count: 65_530,
+            mmap_min_addr: 65_536,
+            stack_gap: 256 * PAGE_SIZE,
+            overcommit: Overcommit::default(),
+            huge_pages: HugePages::default(),
+            blocks: Blocks::default(),
+            shared_blocks: SharedBlocks::default(),
+            reclaims_tables: true,
+            file_rmap: FileRmap::default(),
+            vma_nodes: NodeWidth::default(),
+            lock_stats: false,
+        }
+    }
+}
+
+impl Config {
+    /// Returns the default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+}
