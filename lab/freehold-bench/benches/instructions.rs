@@ -41,6 +41,12 @@ const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// Operations measured only on the engine, at every number of areas.
 const SIZED: [&str; 6] =
     ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
+/// Changes measured on the engine, by an exclusive writer and by a range writer, at [`CLAIMED_AREAS`].
+const CLAIMED: [&str; 4] = ["mmap+munmap", "mmap+munmap-placed", "split+merge", "growth"];
+/// Number of areas of the rows of [`CLAIMED`].
+const CLAIMED_AREAS: u64 = 1_000;
+/// The name of the engine in rows whose changes are made by range writers.
+const CLAIMING: &str = "freehold, claiming";
 /// Operations measured only on the engine, with the smallest number of areas: such a process has few page
 /// tables, with few entries in each.
 const SMALL: [&str; 1] = ["exit"];
@@ -134,6 +140,11 @@ fn table(names: &[&str]) -> Option<Counts> {
     for operation in SIZED.iter().filter(wanted) {
         row(&mut counts, operation, Space::NAME, &SIZES)?;
     }
+    for operation in CLAIMED.iter().filter(wanted) {
+        for subject in [Space::NAME, CLAIMING].into_iter().skip(usize::from(SHARED.contains(operation))) {
+            row(&mut counts, operation, subject, &[CLAIMED_AREAS])?;
+        }
+    }
     for operation in HOST.iter().chain(&SMALL).chain(&BY_PAGE).filter(wanted) {
         row(&mut counts, operation, Space::NAME, &SIZES[..1])?;
     }
@@ -144,6 +155,8 @@ fn table(names: &[&str]) -> Option<Counts> {
 /// fails.
 fn row(counts: &mut Counts, operation: &str, subject: &str, sizes: &[u64]) -> Option<()> {
     print!("{operation:19} {subject:20}");
+    let before = SIZES.iter().take_while(|areas| **areas < sizes[0]).count();
+    print!("{:1$}", "", 9 * before);
     for &areas in sizes {
         let each = count(subject, operation, areas)?;
         print!("{each:9.1}");
@@ -194,7 +207,9 @@ fn run(subject: &str, operation: &str, areas: u64) {
         _ if HOST.contains(&operation) => repeat(drop, |()| _ = black_box(<Machine>::rcu_read()), drop),
         _ if SMALL.contains(&operation) => exit(areas),
         _ if SIZED.contains(&operation) => sized(operation, areas),
-        Space::NAME => shared::<Space>(operation, areas),
+        CLAIMING => claimed(&Space::claiming(areas), operation, areas),
+        Space::NAME if SHARED.contains(&operation) => shared::<Space>(operation, areas),
+        Space::NAME => claimed(&Space::with_areas(areas), operation, areas),
         _ => shared::<LockedTree>(operation, areas),
     }
 }
@@ -209,6 +224,17 @@ fn shared<S: Subject>(operation: &str, areas: u64) {
         _ => repeat(place, |at| subject.split_merge(*at), drop),
     }
     std::mem::forget(subject);
+}
+
+/// Performs an operation of [`CLAIMED`].
+fn claimed(space: &Space, operation: &str, areas: u64) {
+    let place = |n| area(n, areas);
+    match operation {
+        "mmap+munmap" => repeat(drop, |()| space.map_unmap(0), drop),
+        "mmap+munmap-placed" => repeat(place, |at| space.map_unmap_between(*at), drop),
+        "growth" => repeat(place, |at| space.grow_shrink(*at), drop),
+        _ => repeat(place, |at| space.split_merge(*at), drop),
+    }
 }
 
 /// Performs an operation of [`SIZED`].

@@ -8,7 +8,8 @@
 //! `whole`: one change at a time. `ranges`: one change at a time until two changes meet, then concurrent
 //! changes; a single thread is measured in a space that no other thread has changed. `ranges only`: always
 //! concurrent changes. For comparison, the table has a tree and `memory_set` (`src/`), each behind a lock,
-//! and the host's own calls.
+//! and the host's own calls. The round trip of a cache line between two CPUs is printed before and after the
+//! rows.
 //!
 //! The engine's memory is phantom (`src/engine.rs`). Compared measurements alternate in one run; a figure is
 //! the median of its measurements. A new load is an entry of [`LOADS`]; it must leave the space unchanged.
@@ -20,7 +21,10 @@ use freehold::{
 };
 use freehold_bench::{BASE, LockedSet, LockedTree, PAGE, Space, Subject, area};
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed},
+};
 use std::time::{Duration, Instant};
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -32,12 +36,14 @@ const AREAS: u64 = 500;
 const PLACE: u64 = 1 << 38;
 /// Offset of a thread's own area in its place, above the other areas there.
 const OWN: u64 = 1 << 30;
-/// End of the arena of processor 0, approximately: each processor has an arena of addresses
-/// (`space/cpu_arena.rs` of `freehold`), in which mappings without an address hint are placed. The benches
-/// put an area near the end of each arena.
-const STRETCHES: u64 = (DEFAULT_MAP_WINDOW - (128 << 20)) & !(STRETCH - 1);
+/// End of the arena of processor 0: each processor has an arena of addresses (`space/cpu_arena.rs` of
+/// `freehold`), in which mappings without an address hint are placed. The benches put an area at the end of
+/// each arena, below the boundary that takes the last bytes of the arena.
+const ARENAS: u64 = (DEFAULT_MAP_WINDOW - (128 << 20)) & !(ARENA - 1);
 /// Bytes of an arena.
-const STRETCH: u64 = 64 << 30;
+const ARENA: u64 = 64 << 30;
+/// Bytes of a boundary.
+const BOUNDARY: u64 = 1 << 30;
 /// Duration of one measurement.
 const TURN: Duration = Duration::from_millis(150);
 /// Number of measurements for each figure.
@@ -117,7 +123,7 @@ impl Side {
             }
             // Maps an area at the end of the arena of each thread, including the arena of this thread.
             for number in 0..4 {
-                fixed(&space, STRETCHES - number * STRETCH - 8 * PAGE, Prot::READ);
+                fixed(&space, ARENAS - number * ARENA - BOUNDARY - 8 * PAGE, Prot::READ);
             }
             space
         };
@@ -138,6 +144,7 @@ fn main() {
         Side::new("ranges, per CPU", Write::Ranges, Placement::PerCpu),
         Side::new("ranges only", Write::RangesOnly, Placement::PerCpu),
     ];
+    println!("a cache line passed to the other CPU and back: {:.0} ns", round_trip());
     println!("{:<30} {:<16} {:>12} {:>12} {:>16}", "", "", "one, ns", "two, ns", "two against one");
     for (name, load) in LOADS {
         if !names.is_empty() && !names.iter().any(|it| name.contains(it.as_str())) {
@@ -154,6 +161,28 @@ fn main() {
     if names.is_empty() {
         peers();
     }
+    println!("the cache line again: {:.0} ns", round_trip());
+}
+
+/// Returns the nanoseconds in which two threads pass a cache line to each other and back. The time depends on
+/// where the host runs the two threads, and decides the rows in which threads share a line.
+fn round_trip() -> f64 {
+    const TRIPS: u64 = 50_000;
+    let turn = AtomicU64::new(0);
+    let play = |own: u64| {
+        for trip in 0..TRIPS {
+            while turn.load(Acquire) != 2 * trip + own {
+                std::hint::spin_loop();
+            }
+            turn.fetch_add(1, AcqRel);
+        }
+    };
+    let started = Instant::now();
+    std::thread::scope(|scope| {
+        scope.spawn(|| play(1));
+        play(0);
+    });
+    started.elapsed().as_nanos() as f64 / TRIPS as f64
 }
 
 /// Measures other implementations behind a lock, and the host kernel with this process.

@@ -9,7 +9,7 @@
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
-use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig};
+use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig, Write};
 use freehold_machine::{Machine, MachineConfig, Process};
 
 /// The protection of most areas.
@@ -67,7 +67,29 @@ impl Space {
         &self.process
     }
 
+    /// Creates a space like [`Subject::with_areas`], in which every change that can be a range writer is one,
+    /// and each CPU places mappings in its own arena.
+    pub fn claiming(areas: u64) -> Self {
+        Space::with_areas_by(areas, Locking::default().write(Write::RangesOnly), Placement::PerCpu)
+    }
+
+    /// Maps a page between the area at `address` and the next area, and unmaps it.
+    pub fn map_unmap_between(&self, address: u64) {
+        let hint = address + LENGTH + PAGE;
+        let at = self.process.mmap(hint, PAGE, RW, ANON, None, 0).expect("room");
+        self.process.munmap(at, PAGE).expect("mapped");
+    }
+
+    /// Extends the area at `address` by two pages, and unmaps them.
+    pub fn grow_shrink(&self, address: u64) {
+        let end = address + LENGTH;
+        let flags = ANON | MapFlags::FIXED;
+        self.process.mmap(end, 2 * PAGE, rights_of(address), flags, None, 0).expect("room");
+        self.process.munmap(end, 2 * PAGE).expect("mapped");
+    }
+
     /// Maps `bytes` of private writable memory and returns the address.
+    #[inline(always)]
     pub fn map(&self, bytes: u64) -> u64 {
         self.process.mmap(0, bytes, RW, ANON, None, 0).expect("room")
     }
@@ -84,6 +106,8 @@ impl Subject for Space {
         self.process.find_vma(address).map(|vma| vma.start())
     }
 
+    // Inlined, so that the counts of a bench do not depend on how many benches call this function.
+    #[inline(always)]
     fn map_unmap(&self, _: u64) {
         let at = self.map(PAGE);
         self.process.munmap(at, PAGE).expect("mapped");
@@ -91,8 +115,12 @@ impl Subject for Space {
 
     fn split_merge(&self, address: u64) {
         let page = address + 2 * PAGE;
-        let rights = if ((address - BASE) / STRIDE).is_multiple_of(2) { RW } else { RW | Prot::EXEC };
         self.process.mprotect(page, PAGE, Prot::READ).expect("mapped");
-        self.process.mprotect(page, PAGE, rights).expect("mapped");
+        self.process.mprotect(page, PAGE, rights_of(address)).expect("mapped");
     }
+}
+
+/// Returns the rights of the area at `address`. Two areas that follow each other have different rights.
+fn rights_of(address: u64) -> Prot {
+    if ((address - BASE) / STRIDE).is_multiple_of(2) { RW } else { RW | Prot::EXEC }
 }

@@ -1,9 +1,10 @@
 //! A pool of frame numbers: which numbers are taken, and when each was last freed.
 //!
 //! A machine has one pool of frames and one of tables (`inner.rs`). The free numbers are in a `Bitmap` under
-//! the pool's short lock; in a simulation, lists per CPU (`host_sim/frames.rs`) are in front of it. A number
-//! is freed in two steps: [`Pool::retire`] records it as free, so that the oracles can check it, and
-//! [`Pool::give`] makes it available. `tests/oracles.rs` and `tests/memory.rs` test pools.
+//! the pool's short lock. In a simulation, and in a machine without oracles, lists per CPU are in front of it
+//! (`host_sim/frames.rs`, `host_std/lists.rs`). A number is freed in two steps: [`Pool::retire`] records it
+//! as free, so that the oracles can check it, and [`Pool::give`] makes it available. `tests/oracles.rs` and
+//! `tests/memory.rs` test pools.
 //!
 //! # The free clock
 //!
@@ -34,7 +35,7 @@ pub(crate) struct Pool {
     base: u64,
     len: usize,
     list: Apart<Lock<List>>,
-    /// Free lists of the CPUs, which are used before `list`. Empty except in a simulation.
+    /// Free lists of the CPUs, which are used before `list`: in a simulation, and on threads without oracles.
     near: Lists,
     /// Records, indexed by number less `base`. `None` without oracles. The task that takes or frees a number
     /// writes its record.
@@ -86,7 +87,7 @@ impl Pool {
             base,
             len,
             list: Apart(Lock::new(list)),
-            near: Lists::new(),
+            near: Lists::new(oracles),
             records,
             clock: AtomicU64::new(0),
         })
@@ -169,14 +170,17 @@ impl Pool {
         self.take_run_by(run, |taken| taken.take_run_anywhere(run))
     }
 
-    fn take_run_by(&self, run: usize, take: impl FnOnce(&mut Bitmap) -> Option<usize>) -> Option<Pfn> {
-        let first = {
-            let mut list = self.list.0.lock();
-            let first = take(&mut list.taken);
-            list.counts.allocated += if first.is_some() { run as u64 } else { 0 };
-            list.counts.refused += u64::from(first.is_none());
-            first?
-        };
+    fn take_run_by(&self, run: usize, take: impl Fn(&mut Bitmap) -> Option<usize>) -> Option<Pfn> {
+        let mut first = take(&mut self.list.0.lock().taken);
+        if first.is_none() && self.drain_lists() {
+            first = take(&mut self.list.0.lock().taken);
+        }
+        {
+            let counts = &mut self.list.0.lock().counts;
+            counts.allocated += if first.is_some() { run as u64 } else { 0 };
+            counts.refused += u64::from(first.is_none());
+        }
+        let first = first?;
         let first = Pfn::new(self.base + first as u64);
         self.note_taken((0..run as u64).map(|n| first.add(n)));
         Some(first)
@@ -185,6 +189,7 @@ impl Pool {
     /// Takes this number if it is a free number of the pool.
     pub(crate) fn take_this(&self, pfn: Pfn) -> bool {
         let Some(index) = self.index(pfn) else { return false };
+        self.drain_lists();
         {
             let mut list = self.list.0.lock();
             if !list.taken.take_this(index) {
@@ -227,6 +232,11 @@ impl Pool {
         self.near.give(numbers, |numbers| self.give_back(numbers));
     }
 
+    /// Moves the numbers in the lists of CPUs to the shared list. Returns true if there were any.
+    fn drain_lists(&self) -> bool {
+        self.near.drain(|numbers| self.give_back(numbers))
+    }
+
     fn give_back(&self, numbers: &[Pfn]) {
         let mut list = self.list.0.lock();
         let given = list.taken.give(numbers.iter().map(|pfn| self.index_of(*pfn)));
@@ -267,12 +277,13 @@ impl Pool {
 
     /// Returns how many numbers are taken, and the lowest of them, at most `most`.
     pub(crate) fn in_use(&self, most: usize) -> (usize, Vec<Pfn>) {
+        self.drain_lists();
         let list = self.list.0.lock();
         let lowest = list.taken.iter_taken().take(most);
         (list.taken.taken(), lowest.map(|index| Pfn::new(self.base + index as u64)).collect())
     }
 
-    /// Returns the counts of allocations and frees.
+    /// Returns the counts of allocations and frees of the shared list.
     pub(crate) fn counts(&self) -> PoolCounts {
         self.list.0.lock().counts
     }

@@ -5,8 +5,6 @@
 //! and `frames.rs`, with the same names and parameters. `machine.rs`, `cpu.rs`, `mmu.rs` and `pool.rs` call
 //! the functions. Add a function here and in `host_sim` together.
 
-use freehold_pagetable::Pfn;
-
 /// Charges the entry into the kernel and the return from it on a page fault.
 #[inline(always)]
 pub(crate) fn trap() {}
@@ -18,28 +16,6 @@ pub(crate) fn zeroed(_frames: u64) {}
 /// Charges the copying of frames.
 #[inline(always)]
 pub(crate) fn copied(_frames: u64) {}
-
-/// Per-CPU lists of free numbers in front of the shared list. This host has none.
-#[derive(Debug)]
-pub(crate) struct Lists;
-
-impl Lists {
-    pub(crate) fn new() -> Lists {
-        Lists
-    }
-
-    /// Takes numbers from the shared list with `refill`.
-    #[inline(always)]
-    pub(crate) fn take(&self, out: &mut [Pfn], refill: impl Fn(&mut [Pfn]) -> usize) -> usize {
-        refill(out)
-    }
-
-    /// Returns numbers to the shared list with `spill`.
-    #[inline(always)]
-    pub(crate) fn give(&self, numbers: &[Pfn], spill: impl Fn(&[Pfn])) {
-        spill(numbers);
-    }
-}
 
 /// Charges the interrupts to other processors and their answers.
 #[inline(always)]

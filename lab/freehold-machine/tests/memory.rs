@@ -186,3 +186,46 @@ fn cpu_can_be_claimed_only_once() {
         drop((machine.cpu(1), one));
     });
 }
+
+/// Without oracles, each CPU has a list of free numbers. Numbers in the list of another CPU are still found,
+/// and counted as free.
+#[test]
+fn machine_without_oracles_finds_the_numbers_in_all_lists() {
+    run(|| {
+        const FRAMES: u64 = 1024;
+        let machine = Machine::new(MachineConfig::backed(FRAMES * PAGE).tables(300 * PAGE).fast()).unwrap();
+        let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
+        for _ in 0..3 {
+            let mut frames = take(&machine, FRAMES as usize);
+            assert_eq!((frames.len() as u64, take(&machine, 1)), (FRAMES, vec![]));
+            frames.sort_unstable();
+            assert!(frames.windows(2).all(|two| two[0] < two[1]), "a frame was taken twice");
+            let mut tables: Vec<_> = std::iter::from_fn(|| machine.alloc_table().ok()).collect();
+            assert_eq!(tables.len(), 300);
+            let (late, early) = (frames.split_off(100), frames);
+            let late_tables = tables.split_off(50);
+            on_another_cpu(|| {
+                give(&machine, &late);
+                // SAFETY: nothing refers to the tables any more.
+                late_tables.iter().for_each(|table| unsafe { machine.free_table(*table) });
+            });
+            assert_eq!((machine.accounting().frames, machine.accounting().tables), (100, 50));
+            give(&machine, &early);
+            // SAFETY: as above.
+            tables.iter().for_each(|table| unsafe { machine.free_table(*table) });
+
+            let mut block = [Pfn::new(0)];
+            assert_eq!(machine.alloc_frames(&request, &mut block), 1, "a block whose frames are in lists");
+            give(&machine, &(0..512).map(|n| block[0].get() + n).collect::<Vec<_>>());
+        }
+        machine.accounting().assert_clean();
+    });
+}
+
+/// Runs `f` on another thread, if the host has threads.
+fn on_another_cpu(f: impl FnOnce() + Send) {
+    #[cfg(any(sim, shuttle))]
+    f();
+    #[cfg(not(any(sim, shuttle)))]
+    std::thread::scope(|scope| drop(scope.spawn(f)));
+}

@@ -6,6 +6,7 @@
 //! periods end as early as they may, so that a use of an object after its grace period is detected.
 
 mod array;
+mod lists;
 mod lock;
 mod raw;
 mod rcu;
@@ -16,13 +17,14 @@ mod uncharged;
 mod wait;
 
 pub(crate) use array::LazyArray;
+pub(crate) use lists::Lists;
 pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_other, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub use signals::Task;
 pub(crate) use signals::{wait_interruptible, wait_killable};
-pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
+pub(crate) use uncharged::{copied, interrupt, set_cpus, trap, zeroed};
 pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;

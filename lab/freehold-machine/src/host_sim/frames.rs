@@ -1,10 +1,10 @@
 //! Per-CPU lists of free numbers in front of the shared list of a pool (`pool.rs`), as in a kernel's page
 //! allocator.
 //!
-//! Only the simulation has these lists (`uncharged.rs` has the versions of the other hosts), because the
-//! simulation must show what a kernel would pay. A processor reuses the numbers that it freed. When its list
-//! is empty or too long, a batch moves between the list and the memory of its socket, under the lock of that
-//! memory. [`Lists::check_thread`] also panics if a machine is used on another thread than its own.
+//! The simulation must show what a kernel would pay. `host_std/lists.rs` has the lists of machines that run
+//! on threads. A processor reuses the numbers that it freed. When its list is empty or too long, a batch
+//! moves between the list and the memory of its socket, under the lock of that memory.
+//! [`Lists::check_thread`] also panics if a machine is used on another thread than its own.
 
 use freehold_pagetable::Pfn;
 use freehold_sim::{
@@ -38,7 +38,7 @@ pub(crate) struct Lists {
 struct Zone(AtomicU32);
 
 impl Lists {
-    pub(crate) fn new() -> Lists {
+    pub(crate) fn new(_oracles: bool) -> Lists {
         let zones = Box::new([const { Zone(AtomicU32::new(0)) }; SOCKETS]);
         announce_records("FreeMemory.lock", &raw const zones[0], SOCKETS, &[]);
         Lists {
@@ -78,6 +78,12 @@ impl Lists {
             let oldest: Vec<Pfn> = self.lists()[cpu].drain(..BATCH).collect();
             spill(&oldest);
         }
+    }
+
+    /// Leaves the numbers in the lists, and returns false. No experiment takes a run of frames that its
+    /// processors have freed one by one.
+    pub(crate) fn drain(&self, _spill: impl Fn(&[Pfn])) -> bool {
+        false
     }
 
     /// Checks that the machine stays on its thread. Processors, clocks and grace periods belong to the

@@ -6,6 +6,7 @@
 //! with these functions, and adds the checks of contexts. `tests/host.rs` tests a host through the trait.
 
 mod array;
+mod lists;
 mod lock;
 mod raw;
 mod rcu;
@@ -16,13 +17,14 @@ mod uncharged;
 mod wait;
 
 pub(crate) use array::LazyArray;
+pub(crate) use lists::Lists;
 pub(crate) use lock::Lock;
 pub(crate) use raw::{fill_table, find_other, is_zero};
 pub use rcu::RcuGuard;
 pub(crate) use rcu::{may_wait_for_grace, rcu_barrier, rcu_defer, rcu_read};
 pub use signals::Task;
 pub(crate) use signals::{wait_interruptible, wait_killable};
-pub(crate) use uncharged::{Lists, copied, interrupt, set_cpus, trap, zeroed};
+pub(crate) use uncharged::{copied, interrupt, set_cpus, trap, zeroed};
 pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
