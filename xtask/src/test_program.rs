@@ -1,8 +1,10 @@
 //! A test program in the copy of the tree (`tree.rs`): builds it and runs its tests.
 //!
 //! `mutants.rs` uses a [`TestProgram`] for each mutation, while the mutation is made in the copy. The program
-//! is started directly, not by cargo, so that a test that hangs can be killed at its time limit; it gets the
-//! environment that cargo would give it, and fixed seeds.
+//! is started directly, not by cargo, so that a test that hangs can be killed at its time limit; it gets
+//! `CARGO_MANIFEST_DIR`, as from cargo, and fixed seeds. All other variables are those of `cargo xtask`. A
+//! kill does not reach the children of the program. `cargo xtask mutants fork-rights-flush` tries a change
+//! here.
 
 use std::{
     fs::File,

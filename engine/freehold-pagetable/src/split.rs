@@ -4,9 +4,12 @@
 //!
 //! The new table translates the same addresses with the same rights, so a split flushes nothing and needs
 //! only the lock of the table that has the leaf. If a table was deposited with that table (`table.rs` defines
-//! the term), the split uses it and needs no memory. The opposite, collapsing, is up to the caller.
-//! `tests/kept.rs` tests splits with deposited tables, and `tests/loom.rs` splits while the hardware walks
-//! (C-62).
+//! the term), the split uses it and needs no memory. [`PreallocatedTable`] owns a table until it is deposited
+//! or linked. A huge page of anonymous memory always has a deposited table, because a munmap of a part of it
+//! must not fail. Collapsing is in `fault/collapse.rs` of `freehold`.
+//!
+//! `tests/tables.rs` tests that a split changes no translation, `tests/kept.rs` tests splits with deposited
+//! tables, and `tests/loom.rs` tests splits while the hardware walks (C-62).
 
 use crate::addr::{ENTRIES, Level, Pfn, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};

@@ -3,6 +3,10 @@
 //! One thread acts as both tasks: it finds a table, reclaims it, and then uses what it found, as a late task
 //! would. A [`Ledger`] records each flush and each freed table in order. `loom_reclaim.rs` tests the same
 //! protocol with two threads.
+//!
+//! A property of the order of steps in one task belongs here. A property that depends on the interleaving or
+//! on memory orders belongs in `loom_reclaim.rs`. `engine/freehold/tests/huge/reclaim.rs` tests which tables
+//! MADV_DONTNEED frees. Mutations in `xtask/mutants` name tests of this file.
 
 use crate::common::{Event, Ledger, Memory, tear_down};
 use freehold_pagetable::{

@@ -10,7 +10,12 @@
 //! * [`IntervalTree`]: overlapping intervals `first..=last`. The tree is linked through the objects
 //!   themselves, so it never allocates. The reverse map of a file uses it to find the VMAs that map a page.
 //!
-//! [`RangeMap`] documents the calls. The module [`map`] documents the protocol between writers and readers.
+//! [`RangeMap`] documents the calls. The module [`map`] documents the protocol between writers and readers,
+//! and lists its files.
+//!
+//! Every allocation can fail: a change gets its nodes before it becomes visible, or returns an error. Modules
+//! with unsafe code give the reason at their top. `tests/main.rs` lists the tests. A change of a memory order
+//! needs `cargo xtask loom`, which tries the interleavings.
 
 extern crate alloc;
 

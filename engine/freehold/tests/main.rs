@@ -1,8 +1,9 @@
 //! Tests of the crate `freehold` on the test machine `freehold-machine`. All tests are modules of this one
 //! program, because each further program would link the whole engine once more. `stack_depth.rs` and
-//! `heap_in_use/` are programs of their own. A module tests one operation, and its head names the engine's
-//! files that it tests. In these heads, a path that begins with `src/` is below `engine/freehold`; all other
-//! paths are below this folder or the root of the repository.
+//! `heap_in_use/` are programs of their own. Most modules test one operation; `every_call`, `sweep` and
+//! `random_interactions` test all calls. The head of a module names the engine's files that it tests. In
+//! these heads, a path that begins with `src/` is below `engine/freehold`; all other paths are below this
+//! folder or the root of the repository.
 //!
 //! Most tests are *scenarios*: closures that get a world, a process and a CPU, and that run once for each
 //! *design* (a value of `Locking::ALL`); `support/mod.rs` has the functions that run them. Where a test needs
@@ -19,8 +20,12 @@
 //! - `World::end` fails if a frame, a page table or an address space is still in use.
 //!
 //! A number such as C-26 in a comment, or as a prefix of a function's name (c26), cites an entry of
-//! `docs/reference/hazards.md`. A new module needs a line here and in the table of operations in
-//! `docs/reference/testing.md`; tests of xtask compare the numbers and the modules with these documents.
+//! `docs/reference/hazards.md`.
+//!
+//! `cargo test --package freehold-tests --test engine munmap::` runs one module. A new call of the engine
+//! also needs entries in `every_call` and `sweep`; their heads say which. A new module needs a line here and
+//! in the table of operations in `docs/reference/testing.md`; tests of xtask compare the numbers and the
+//! modules with these documents.
 
 mod access;
 mod cpu_arena;
@@ -50,5 +55,6 @@ mod support;
 mod sweep;
 mod uffd;
 
+/// Lets a test make allocations fail.
 #[global_allocator]
 static HEAP: support::heap::Recorder = support::heap::Recorder;

@@ -1,6 +1,9 @@
-//! The messages of the feature `log`: each test makes a call fail, or prolongs a grace period, and compares what
-//! the logger of this program got. Tests `src/fault/mod.rs`, `src/wait/grace_period.rs`, and in
-//! `engine/freehold-vmspace` `src/error.rs` and `src/memory/cache.rs`.
+//! The messages of the cargo feature `log`, which `tests/Cargo.toml` enables. Each test makes a call fail, or
+//! prolongs a grace period, and compares the messages that its own thread has sent to the logger.
+//!
+//! The messages are in `src/fault/mod.rs` and `src/wait/grace_period.rs`, and in `src/error.rs` and
+//! `src/memory/cache.rs` of `engine/freehold-vmspace`. A new message needs a test here, and a word in the
+//! table of features in `src/lib.rs`. `every_call/messages.rs` tests the texts of errors.
 
 use super::support::{
     failure::Failure,

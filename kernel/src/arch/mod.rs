@@ -1,6 +1,11 @@
 //! The processor, its timers and interrupt controllers, and the serial port. No file of this folder depends
 //! on how threads, processes or files work; traps call those layers through [`handlers`]. Interrupts are off
-//! in all of this code (`kernel/README.md`, rules 1 and 2).
+//! here, except for a moment in [`preempt`]. Rules 1, 2, 3, 5 and 6 of `kernel/README.md` apply to this
+//! folder.
+//!
+//! A new call of an upper layer becomes a field of `Handlers`; `kernel/xtask/tests/layers.rs` rejects a
+//! direct call. `cargo xtask kernel-tests registers canonical keys end-` runs the tests closest to this
+//! folder.
 //!
 //! | file | what |
 //! | --- | --- |

@@ -1,9 +1,11 @@
-//! Tests `freehold reproduce` as a user runs it: its output, its files and its exit status.
+//! Tests `freehold reproduce` as a user runs it (`src/command/reproduce.rs`): its output, its files and its
+//! exit status. `cargo test --package freehold-cli --test cli reproduce::` runs this file.
 //!
 //! The tests run the smallest scale of one experiment, because they check the files and the exit status and
 //! not the figures. An interrupted run is tested with real signals. A new output option needs a case in
 //! `one_experiment_writes_all_requested_files` and in `end_by`, which checks that partial output is marked.
-//! The experiments themselves are tested in `freehold-reproduce`.
+//! A refused argument needs a line in `invalid_arguments_are_refused_before_anything_runs`. The experiments
+//! themselves are tested in `freehold-reproduce`.
 
 use assert_cmd::assert::Assert;
 use assert_cmd::cargo::cargo_bin_cmd;

@@ -20,6 +20,10 @@
 //! exclusively, `&` methods need it shared. An unlinked link belongs to the owner of its object. Only
 //! [`IntervalTree::rekey`] changes the keys of a linked object. `tests/interval.rs` compares the tree with a
 //! list.
+//!
+//! This file links and unlinks. It corrects the largest `last` of each link, and then calls `balance.rs`,
+//! which restores the ranks. `search.rs` only reads, `link.rs` has the fields, and `check.rs` the invariants.
+//! A new field needs its check there.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;

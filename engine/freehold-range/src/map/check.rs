@@ -1,8 +1,12 @@
 //! The checks of the invariants that hold between two changes of a map, and numbers that tests need.
 //!
-//! The caller has a [`Reader`], so no writer exists. Tests call [`Reader::check`] after changes, and so does
+//! The caller has a [`Reader`], its own or that of its exclusive writer, so there is no other writer. Tests
+//! call [`Reader::check`] after changes, and so does
 //! the check of an address space (`report/check.rs` of `freehold`). A gap word may be too large, never too
 //! small. If a node is still held during a check, a change has not released it.
+//!
+//! A new invariant of a node or of the finger belongs here. The claim bits of values, and how full a node is,
+//! are not checked. `tests/map.rs` and `tests/claims/` call the check after changes.
 
 use freehold_sync::Host;
 

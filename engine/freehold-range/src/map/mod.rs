@@ -1,6 +1,14 @@
 //! The range map: a B+tree that is read without locks and edited in place, by one exclusive writer or by
 //! several [claim writers](claim_writer).
 //!
+//! | task | files |
+//! | --- | --- |
+//! | reading | `read.rs`, `gap.rs`, `finger.rs` |
+//! | changes by the exclusive writer | `exclusive_writer.rs`, `cut.rs`, `insert.rs` |
+//! | claims, and changes by claim writers | `claim.rs`, `claim_writer.rs`, `hole_claim.rs`, `write_set.rs`, `publish.rs`, `release.rs`, `contended_leaf.rs` |
+//! | nodes | `node.rs`, `path.rs`, `leaf_path.rs`, `busy_nodes.rs`, `spare_nodes.rs`, `fanout.rs`, `entry.rs` |
+//! | invariants | `check.rs` |
+//!
 //! # Shape
 //!
 //! Every node has the same layout: a control word, `SLOTS` upper ends, and a pair of words per slot. In a

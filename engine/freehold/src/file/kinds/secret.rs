@@ -1,9 +1,12 @@
 //! Secret memory (memfd_secret): a file whose contents only programs that map it can access.
 //!
-//! This file only creates the memory. Other files check for the kind `Secret` and refuse all other ways of
-//! access: read and write (`contents.rs`), pins and remote access (`remote/`), and population
-//! (`fault/populate.rs`). `change/truncate.rs` refuses holes and a second size. `call/mmap/secret.rs` has the
-//! rules for mappings. `tests/secret.rs` has the tests, with the answers of Linux.
+//! This file only creates the memory. Code that reads, copies or moves pages for anyone but the program that
+//! maps them calls `is_secret` of the file, the object or the frame, and refuses: read and write
+//! (`file/contents.rs`), pins and remote access (`remote/`), population (`fault/populate.rs`), migration
+//! (`rmap/migrate.rs`), msync (`call/msync.rs`), and mappings without an MMU (`nommu/mmap.rs`). New code of
+//! this kind does the same, and needs a test in `tests/secret.rs`. `file/change/truncate.rs` refuses holes
+//! and a second size. `call/mmap/secret.rs` has the rules for mappings. `tests/secret.rs` has the tests, with
+//! the answers of Linux.
 
 use crate::{
     counted::Counted,

@@ -6,7 +6,10 @@
 //! or belongs to a mount. [`Sizes`] is the answer for one mapping: the sizes of the blocks that are allowed
 //! in it. This file only computes the answer. `fault/shmem_mthp.rs` uses the answer in a fault, and
 //! `file/cache/mthp.rs` adds the blocks to the cache. `Files` keeps the settings in one word, which a fault
-//! reads without a lock. `tests/huge/shared.rs` tests all settings.
+//! reads without a lock. `tests/huge/shared.rs` tests the settings of an engine.
+//!
+//! A new set of sizes needs its bits in [`SharedBlocks::word`] and in `of`, in the same order, a rule in
+//! `nameless` or `named`, a case in `tests/huge/shared.rs`, and a row in `docs/reference/replay.md`.
 
 use crate::PAGE_SIZE;
 use freehold_pagetable::Level;
@@ -25,10 +28,10 @@ pub enum SharedHuge {
     WithinSize = 2,
     /// Huge pages where MADV_HUGEPAGE requests them.
     Advise = 3,
-    /// Neither huge pages nor smaller blocks, regardless of all other settings. Valid for the engine, not for
-    /// a mount.
+    /// Neither huge pages nor smaller blocks, regardless of all other settings. For a mount, acts like
+    /// `Never`.
     Deny = 4,
-    /// Like `Always`, regardless of the mount. Valid for the engine, not for a mount.
+    /// Like `Always`, regardless of the mount. For a mount, acts like `Always`.
     Force = 5,
 }
 
