@@ -44,7 +44,8 @@ use page::{AnonPage, CachePage};
 #[repr(C)]
 #[derive(Debug)]
 pub struct Frame {
-    /// At most [`MAX_REFS`] plus the references of single steps of tasks; and the bit [`CACHED`].
+    /// The number of references, and the bit [`CACHED`]. The number is at most [`MAX_REFS`], except for
+    /// references that tasks take for a single step.
     refs: AtomicU32,
     /// At most `refs`.
     maps: AtomicU32,

@@ -84,12 +84,12 @@ impl Lengths {
         self.files.get(&file).is_some_and(|length| length.memfd)
     }
 
-    /// Returns true if the length of no file is followed.
+    /// Returns true if there is no followed file.
     pub(super) fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
 
-    /// Returns true if the length of the file is followed.
+    /// Returns true if the file is one of the followed files.
     pub(super) fn follows(&self, file: u32) -> bool {
         self.files.contains_key(&file)
     }
