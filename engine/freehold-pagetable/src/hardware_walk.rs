@@ -32,6 +32,27 @@ impl Access {
     /// An instruction fetch in user mode.
     pub const EXEC: Access = Access { exec: true, ..Access::READ };
 
+    /// Returns the access that caused a page fault with this error code on x86. `pkru` is the register of
+    /// protection-key rights, or 0 if the processor has no protection keys.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use freehold_pagetable::{Access, FaultCode};
+    ///
+    /// // The error code of a store in user mode to an address without a translation.
+    /// let code = FaultCode::from_bits_truncate(6);
+    /// assert_eq!(Access::of_fault(code, 0), Access::WRITE);
+    /// ```
+    pub const fn of_fault(code: FaultCode, pkru: u32) -> Self {
+        Access {
+            write: code.contains(FaultCode::WRITE),
+            exec: code.contains(FaultCode::FETCH),
+            user: code.contains(FaultCode::USER),
+            pkru,
+        }
+    }
+
     pub(crate) fn code(self) -> FaultCode {
         let mut code = FaultCode::empty();
         code.set(FaultCode::WRITE, self.write);

@@ -12,7 +12,7 @@ use super::layout::Tables;
 use super::{apic, cpu, features, halt, irq_off, jitter, preempt, report::report_now};
 use crate::options;
 use freehold::fault::{Access, FaultError};
-use freehold::platform::Format;
+use freehold::platform::{FaultCode, Format};
 use x86_64::registers::control::Cr2;
 
 unsafe extern "C" {
@@ -108,8 +108,8 @@ fn page_fault(frame: &mut Frame, handlers: &Handlers, serve: Serve) {
     if !frame.is_user() && (!in_ucopy(frame.rip) || at >= Tables::USER_END) {
         fatal(frame, PAGE_FAULT);
     }
-    let (write, exec) = (frame.error & 2 != 0, frame.error & 16 != 0);
-    let access = Access { write, exec, user: true, pkru: features::pkru() };
+    let code = FaultCode::from_bits_truncate(frame.error as u32);
+    let access = Access::of_fault(code, features::pkru());
     if let Err(error) = serve(at, access, frame.is_user()) {
         match frame.is_user() {
             true => (handlers.refused)(frame, at, error),
