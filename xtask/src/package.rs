@@ -5,7 +5,7 @@
 //! 1. `cargo package` makes a package of each crate of [`PUBLISHED`].
 //! 2. The example `examples/embedding` is built and tested as a project of its own, with the unpacked packages in
 //!    place of the folders of this repository, and without the features of `freehold`. The lock file of that
-//!    project must not contain the checkers and their dependencies (`MOST_PACKAGES`).
+//!    project must not contain the checkers and their dependencies (`MAX_PACKAGES`).
 //! 3. A project that uses the atomics of `freehold-sim` is checked, because the embedder does not need that
 //!    package.
 //!
@@ -37,7 +37,7 @@ pub const PUBLISHED: [&str; 7] = [
 ];
 
 /// Largest number of packages in the lock file of an embedder, including the embedder itself.
-const MOST_PACKAGES: usize = 15;
+const MAX_PACKAGES: usize = 15;
 
 /// Packages the published crates and builds programs from the packages.
 ///
@@ -80,9 +80,9 @@ pub fn run() -> Result<(), String> {
         .map_err(|error| format!("cannot read the embedder's lock file: {error}"))?;
     let count = lock.lines().filter(|line| *line == "[[package]]").count();
     println!("{} crates packaged; an embedder's lock file has {count} packages", PUBLISHED.len());
-    if count > MOST_PACKAGES {
+    if count > MAX_PACKAGES {
         return Err(format!(
-            "an embedder's lock file has {count} packages, more than {MOST_PACKAGES}:\n{lock}"
+            "an embedder's lock file has {count} packages, more than {MAX_PACKAGES}:\n{lock}"
         ));
     }
 

@@ -23,7 +23,7 @@ use xtask::{
 };
 
 /// Maximum length of a file of a crate's sources, in lines.
-const MOST_LINES: usize = 600;
+const MAX_LINES: usize = 600;
 
 /// The only sources that may depend on the checker of the build (loom or shuttle): the atomics facade and the
 /// files that depend on it, the hosts of tests, page-table formats, and the platform. Test modules may do so
@@ -116,7 +116,7 @@ fn code(line: &str) -> &str {
 fn source_files_have_at_most_600_lines() {
     let long = crate_sources()
         .map(|source| (source.text.lines().count(), source.path))
-        .filter(|(lines, _)| *lines > MOST_LINES)
+        .filter(|(lines, _)| *lines > MAX_LINES)
         .map(|(lines, path)| format!("{path}: {lines} lines"));
     assert_none("files that are too long", long.collect());
 }
@@ -340,10 +340,10 @@ const NOT_IN_THE_CODE: &[(&str, &str)] =
     &[("/proc/PID/maps", "a file of Linux"), ("page_table_lock", "a lock of Linux")];
 
 /// Maximum length of a document that is to be read, in lines.
-const MOST_LINES_TO_READ: usize = 200;
+const MAX_LINES_TO_READ: usize = 200;
 
 /// Maximum length of a line of prose, in characters.
-const MOST_COLUMNS: usize = 110;
+const MAX_COLUMNS: usize = 110;
 
 /// Returns the lines of a document without its fenced blocks, with their numbers from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
@@ -406,7 +406,7 @@ fn documents_have_at_most_200_lines() {
     read.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(str::to_owned));
     let long = read.iter().filter(|path| path.ends_with(".md")).filter_map(|path| {
         let lines = fs::read_to_string(root().join(path)).expect("the document").lines().count();
-        (lines > MOST_LINES_TO_READ).then(|| format!("{path}: {lines} lines"))
+        (lines > MAX_LINES_TO_READ).then(|| format!("{path}: {lines} lines"))
     });
     assert_none("documents that are too long", long.collect());
 }
@@ -426,7 +426,7 @@ fn documents_have_at_most_110_columns() {
         for (number, line) in prose(&source.text) {
             let free = line.starts_with('|') || line.starts_with("    ");
             let columns = line.chars().count();
-            if !free && columns > MOST_COLUMNS {
+            if !free && columns > MAX_COLUMNS {
                 wide.push(format!("{}:{number}: {columns} columns", source.path));
             }
         }
@@ -449,7 +449,7 @@ fn comments_have_at_most_110_columns() {
             drawn ^= text.starts_with("```");
             let free = drawn || text.starts_with(['|', '#']) || !text.contains(' ');
             let columns = line.chars().count();
-            if !free && columns > MOST_COLUMNS {
+            if !free && columns > MAX_COLUMNS {
                 wide.push(format!("{}:{number}: {columns} columns", source.path));
             }
         }

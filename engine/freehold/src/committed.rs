@@ -55,14 +55,14 @@ impl Overcommit {
     /// Bit 0 of a policy word: set if the sum is limited. The number of pages is in the bits above.
     const NEVER: u64 = 1;
     /// Maximum number of pages that fits in a policy word: more pages than any address space can map.
-    const MOST: u64 = u64::MAX >> 1;
+    const MAX_PAGES: u64 = u64::MAX >> 1;
 
     /// Returns the policy as a word: the number of pages, and in bit 0 whether that number limits the sum.
     fn word(self) -> u64 {
         match self {
-            Overcommit::Always => Self::MOST << 1,
-            Overcommit::Heuristic(pages) => pages.get().min(Self::MOST) << 1,
-            Overcommit::Never(pages) => pages.get().min(Self::MOST) << 1 | Self::NEVER,
+            Overcommit::Always => Self::MAX_PAGES << 1,
+            Overcommit::Heuristic(pages) => pages.get().min(Self::MAX_PAGES) << 1,
+            Overcommit::Never(pages) => pages.get().min(Self::MAX_PAGES) << 1 | Self::NEVER,
         }
     }
 
@@ -70,7 +70,7 @@ impl Overcommit {
     fn of(word: u64) -> Self {
         match (word & Self::NEVER != 0, word >> 1) {
             (true, pages) => Overcommit::Never(PageCount::new(pages)),
-            (false, Self::MOST) => Overcommit::Always,
+            (false, Self::MAX_PAGES) => Overcommit::Always,
             (false, pages) => Overcommit::Heuristic(PageCount::new(pages)),
         }
     }

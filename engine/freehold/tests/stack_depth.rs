@@ -7,7 +7,7 @@
 //! do not call the platform are not measured, because they are leaves of the call tree.
 //!
 //! The test is a program of its own, so that a full test run can repeat it with an engine that is compiled
-//! without optimisation. The limit `MOST` is for such an engine. A new entry point is one more call of
+//! without optimisation. The limit `MAX_STACK` is for such an engine. A new entry point is one more call of
 //! `Depths::of`. The test prints all depths, and a failure names the entry point with the largest one.
 
 mod support;
@@ -24,7 +24,7 @@ use freehold_machine::deepest_call;
 use support::*;
 
 /// Largest stack use of an entry point in bytes, in a build without optimisation.
-const MOST: usize = 15 << 10;
+const MAX_STACK: usize = 15 << 10;
 
 /// Measured depths: name of the entry point, bytes, and the deepest call of the platform.
 #[derive(Default)]
@@ -50,7 +50,7 @@ fn no_entry_point_exceeds_the_stack_of_a_kernel() {
         println!("{depth:6}  {name}, at {call}");
     }
     let (name, depth, call) = depths.0.last().unwrap();
-    assert!((1..=MOST).contains(depth), "{name} needs {depth} bytes of stack when it calls {call}");
+    assert!((1..=MAX_STACK).contains(depth), "{name} needs {depth} bytes of stack when it calls {call}");
 }
 
 fn anonymous(depths: &mut Depths) {

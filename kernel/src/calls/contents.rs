@@ -10,7 +10,7 @@
 use super::descriptors::put;
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::descriptors::{MOST, file, seekable};
+use crate::calls::descriptors::{MAX_TRANSFER, file, seekable};
 use crate::calls::files::{HERE, find};
 use crate::errno;
 use crate::files::{CHARACTER, buffer::UserBuffer, node::node_of, open::Open, tree::Kind};
@@ -230,7 +230,7 @@ fn sendfile(frame: &mut Frame) -> Answer {
     }
     let place = UserPtr::<u64>::optional(at);
     let offset = place.map(UserPtr::read).transpose()?;
-    let done = copy(&input, offset, &out, None, len.min(MOST))?;
+    let done = copy(&input, offset, &out, None, len.min(MAX_TRANSFER))?;
     if let (Some(place), Some(offset)) = (place, offset) {
         place.write(&(offset + done))?;
     }
@@ -248,7 +248,7 @@ fn copy_file_range(frame: &mut Frame) -> Answer {
     if at.iter().flatten().any(|at| *at > i64::MAX as u64) {
         return Err(Errno::EINVAL);
     }
-    let done = copy(&from, at[0], &to, at[1], len.min(MOST))?;
+    let done = copy(&from, at[0], &to, at[1], len.min(MAX_TRANSFER))?;
     for (place, at) in places.iter().zip(at) {
         if let (Some(place), Some(at)) = (place, at) {
             place.write(&(at + done))?;

@@ -50,7 +50,7 @@ pub const CALLS: Calls = &[
 ];
 
 /// Maximum number of bytes that one call transfers.
-pub const MOST: u64 = 0x7fff_f000;
+pub const MAX_TRANSFER: u64 = 0x7fff_f000;
 
 /// Returns the open file of a descriptor. Fails with EBADF if there is none.
 pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
@@ -59,19 +59,19 @@ pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
 
 fn read(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, ..] = frame.args();
-    let parts = [[at, len.min(MOST)]];
+    let parts = [[at, len.min(MAX_TRANSFER)]];
     Ok(file(descriptor)?.read(None, &mut UserBuffer::new(&parts))? as u64)
 }
 
 fn write(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, ..] = frame.args();
-    let parts = [[at, len.min(MOST)]];
+    let parts = [[at, len.min(MAX_TRANSFER)]];
     put(&*file(descriptor)?, None, &mut UserBuffer::new(&parts))
 }
 
 fn pread(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, offset, ..] = frame.args();
-    let parts = [[at, len.min(MOST)]];
+    let parts = [[at, len.min(MAX_TRANSFER)]];
     let open = file(descriptor)?;
     seekable_at(&open, offset)?;
     Ok(open.read(Some(offset), &mut UserBuffer::new(&parts))? as u64)
@@ -79,7 +79,7 @@ fn pread(frame: &mut Frame) -> Answer {
 
 fn pwrite(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, offset, ..] = frame.args();
-    let parts = [[at, len.min(MOST)]];
+    let parts = [[at, len.min(MAX_TRANSFER)]];
     let open = file(descriptor)?;
     seekable_at(&open, offset)?;
     put(&open, Some(offset), &mut UserBuffer::new(&parts))
@@ -100,7 +100,7 @@ pub fn parts(at: u64, count: u64) -> Result<Vec<Part>, Errno> {
     if count > UIO_MAXIOV.into() {
         return Err(Errno::EINVAL);
     }
-    let (from, mut room) = (UserPtr::<Part>::new(at), MOST);
+    let (from, mut room) = (UserPtr::<Part>::new(at), MAX_TRANSFER);
     let mut parts = Vec::new();
     for n in 0..count {
         let [base, len] = from.add(n).read()?;

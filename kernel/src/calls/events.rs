@@ -112,7 +112,7 @@ fn timerfd_gettime(frame: &mut Frame) -> Answer {
 }
 
 /// Maximum length of a memory file's name, in bytes.
-const MOST_NAME: usize = 249;
+const MAX_NAME: usize = 249;
 /// Lowest bit of the flags that hold the binary logarithm of the page size (MFD_HUGE_SHIFT).
 const HUGE_SHIFT: u32 = 26;
 
@@ -128,7 +128,7 @@ fn memfd_create(frame: &mut Frame) -> Answer {
     {
         return Err(Errno::EINVAL);
     }
-    let name = user::read_string(name, MOST_NAME + 1)?.ok_or(Errno::EINVAL)?;
+    let name = user::read_string(name, MAX_NAME + 1)?.ok_or(Errno::EINVAL)?;
     let mapping = match huge {
         true => {
             let bytes = if size == 0 { 2 << 20 } else { 1 << size };

@@ -111,7 +111,7 @@ fn change(at: u64, how: u32) -> Result<bool, Errno> {
 }
 
 /// Maximum number of words that one call waits for.
-const MOST_WAITED: u64 = 128;
+const MAX_WAITED: u64 = 128;
 /// The flag FUTEX2_SIZE_U32, for words of 32 bits.
 const SIZE_32: u64 = 2;
 
@@ -120,7 +120,7 @@ fn waitv(frame: &mut Frame) -> Answer {
     let [at, count, flags, timeout, clock, _] = frame.args();
     let is_clock = timeout == 0 || matches!(clock as u32, CLOCK_REALTIME | CLOCK_MONOTONIC);
     let count = count & 0xffff_ffff;
-    if flags as u32 != 0 || at == 0 || !(1..=MOST_WAITED).contains(&count) || !is_clock {
+    if flags as u32 != 0 || at == 0 || !(1..=MAX_WAITED).contains(&count) || !is_clock {
         return Err(Errno::EINVAL);
     }
     let deadline = time::deadline(timeout, clock as u32)?;

@@ -229,7 +229,7 @@ fn prctl(frame: &mut Frame) -> Answer {
     }
     let (thread, process) = (current(), current().process());
     match what as u32 {
-        PR_SET_PDEATHSIG if argument > signal::MOST.into() => Err(Errno::EINVAL),
+        PR_SET_PDEATHSIG if argument > signal::MAX_SIGNAL.into() => Err(Errno::EINVAL),
         PR_SET_PDEATHSIG => {
             process.parent_signal.store(argument as u32, Relaxed);
             Ok(0)

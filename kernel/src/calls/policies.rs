@@ -37,7 +37,7 @@ const BALANCING: u64 = 1 << 13;
 const RELATIVE: u64 = 1 << 14;
 const STATIC: u64 = 1 << 15;
 /// Maximum number of nodes in a mask.
-const MOST_NODES: u64 = 1024 * 32;
+const MAX_NODES: u64 = 1024 * 32;
 
 /// Policies of threads by number, encoded by [`tag`]. A thread that is missing has the default policy.
 static THREADS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
@@ -57,7 +57,7 @@ fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     if at == 0 || bits <= 1 {
         return Ok(0);
     }
-    if bits > MOST_NODES {
+    if bits > MAX_NODES {
         return Err(Errno::EINVAL);
     }
     let bits = bits - 1;
@@ -181,7 +181,7 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
         mode.write(&(if is_node { 0 } else { answer as u32 }))?;
     }
     if mask != 0 {
-        for word in 0..bits.min(MOST_NODES).div_ceil(64) {
+        for word in 0..bits.min(MAX_NODES).div_ceil(64) {
             UserPtr::<u64>::new(mask).add(word).write(&(if word == 0 { nodes } else { 0 }))?;
         }
     }

@@ -15,7 +15,7 @@ use crate::platform::user::{self, UserPtr};
 use crate::process::clone::{self, Request};
 use crate::process::exec::{self, Strings};
 use crate::process::reap::{self, Which};
-use crate::process::signal::{self, Action, IGNORE, Info, MOST, job};
+use crate::process::signal::{self, Action, IGNORE, Info, MAX_SIGNAL, job};
 use crate::process::{
     exit, renew,
     signal::frame::AlternateStack,
@@ -88,7 +88,8 @@ fn clone3(frame: &mut Frame) -> Answer {
     let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls] =
         UserPtr::<[u64; 8]>::new(at).read()?;
     let has = |flag: u32| flags & u64::from(flag) != 0;
-    if exit_signal > MOST.into() || (stack == 0) != (stack_bytes == 0) || has(CLONE_DETACHED | CSIGNAL) {
+    if exit_signal > MAX_SIGNAL.into() || (stack == 0) != (stack_bytes == 0) || has(CLONE_DETACHED | CSIGNAL)
+    {
         return Err(Errno::EINVAL);
     }
     if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
@@ -130,7 +131,7 @@ fn execveat(frame: &mut Frame) -> Answer {
 
 /// Performs execve and execveat for a node that was found by `path`.
 fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, environment: u64) -> Answer {
-    let mut room = exec::MOST_ARGUMENTS;
+    let mut room = exec::MAX_ARGUMENTS;
     let mut strings = Strings {
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
@@ -205,7 +206,7 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
         if place == 0 {
             return Ok(strings);
         }
-        let text = user::read_string(place, exec::MOST_ARGUMENT.min(*room))?.ok_or(errno::E2BIG)?;
+        let text = user::read_string(place, exec::MAX_ARGUMENT.min(*room))?.ok_or(errno::E2BIG)?;
         *room = room.checked_sub(text.len() + 9).ok_or(errno::E2BIG)?;
         strings.push(text);
     }

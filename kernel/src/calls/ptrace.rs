@@ -11,7 +11,7 @@ use crate::arch::frame::{Frame, UserAddr};
 use crate::calls::answer::{Answer, Calls};
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr, copy_in};
-use crate::process::signal::{self, Info, MOST, job};
+use crate::process::signal::{self, Info, MAX_SIGNAL, job};
 use crate::process::trace::{self, Mode, OPTIONS, REGISTERS, State, Stop};
 use crate::process::{self, Process};
 use crate::sched::{Thread, current};
@@ -171,7 +171,7 @@ impl Tracee {
 
     /// Makes the tracee continue with a signal, or 0 for none.
     fn go_on(&self, request: u32, signal: u64) -> Answer {
-        if signal > MOST.into() {
+        if signal > MAX_SIGNAL.into() {
             return Err(EIO);
         }
         let signal = signal as u32;

@@ -7,7 +7,7 @@ use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;
-use crate::process::signal::{self, ALWAYS, Action, Info, MOST, bit};
+use crate::process::signal::{self, ALWAYS, Action, Info, MAX_SIGNAL, bit};
 use crate::process::{self, Process, ring};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{Thread, current};
@@ -41,7 +41,7 @@ fn check_size(bytes: u64) -> Result<(), Errno> {
 fn sigaction(frame: &mut Frame) -> Answer {
     let [number, new, old, bytes, ..] = frame.args();
     check_size(bytes)?;
-    let number = u32::try_from(number).ok().filter(|n| (1..=MOST).contains(n)).ok_or(Errno::EINVAL)?;
+    let number = u32::try_from(number).ok().filter(|n| (1..=MAX_SIGNAL).contains(n)).ok_or(Errno::EINVAL)?;
     if new != 0 && ALWAYS & bit(number) != 0 {
         return Err(Errno::EINVAL);
     }
@@ -189,7 +189,7 @@ fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Res
 /// Returns the number of a signal, which may be 0. Fails with EINVAL if there is no such signal.
 fn number(signal: u64) -> Result<u32, Errno> {
     let signal = signal as u32;
-    if signal <= MOST { Ok(signal) } else { Err(Errno::EINVAL) }
+    if signal <= MAX_SIGNAL { Ok(signal) } else { Err(Errno::EINVAL) }
 }
 
 fn kill(frame: &mut Frame) -> Answer {

@@ -8,7 +8,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::{SECOND, deadline, duration};
 use crate::platform::user::UserPtr;
 use crate::process::itimers::{self, Notify, Timer};
-use crate::process::{ring::ring, signal::MOST};
+use crate::process::{ring::ring, signal::MAX_SIGNAL};
 use crate::sched::current;
 use alloc::sync::Arc;
 use freehold::error::Errno;
@@ -104,7 +104,7 @@ fn create(frame: &mut Frame) -> Answer {
         None => None,
         Some([value, kinds, tid]) => {
             let (signal, kind) = (kinds as u32, (kinds >> 32) as u32);
-            let valid = (1..=MOST).contains(&signal);
+            let valid = (1..=MAX_SIGNAL).contains(&signal);
             Some(match kind {
                 SIGEV_NONE => Notify::Nobody,
                 SIGEV_SIGNAL | SIGEV_THREAD if valid => Notify::Process(itimers::info(signal, value)),

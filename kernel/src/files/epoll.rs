@@ -47,7 +47,7 @@ pub struct Epoll {
 /// Held while one epoll starts to watch another, so that two concurrent additions cannot form a cycle.
 static NESTING: Mutex = Mutex::new();
 /// Maximum length of a chain in which each epoll watches the next.
-const MOST_NESTED: usize = 5;
+const MAX_NESTED: usize = 5;
 
 /// A report: the events, and the program's word for the file.
 pub type Told = (u32, u64);
@@ -74,7 +74,7 @@ impl Epoll {
         let (above, _) = chain(set, Self::watchers, open);
         let (below, is_circle) =
             chain(open, |epoll, _| epoll.files().into_iter().map(|(_, open)| open).collect(), set);
-        if is_circle || above + below > MOST_NESTED {
+        if is_circle || above + below > MAX_NESTED {
             return Err(errno::ELOOP);
         }
         let mut watchers = watched.watchers.lock();

@@ -25,7 +25,7 @@ struct State {
 }
 
 /// The maximum of the counter.
-const MOST: u64 = u64::MAX - 1;
+const MAX_COUNT: u64 = u64::MAX - 1;
 
 impl Event {
     /// Makes an eventfd with this counter.
@@ -86,7 +86,7 @@ impl File for Event {
             return Err(Errno::EINVAL);
         }
         self.until(nonblock, |state| {
-            let sum = state.number.checked_add(more).filter(|sum| *sum <= MOST)?;
+            let sum = state.number.checked_add(more).filter(|sum| *sum <= MAX_COUNT)?;
             state.number = sum;
             state.writes += 1;
             Some(8)
@@ -99,7 +99,7 @@ impl File for Event {
 
     fn ready(&self) -> u32 {
         let number = self.state.lock().number;
-        (if number > 0 { READABLE } else { 0 }) | if number < MOST { WRITABLE } else { 0 }
+        (if number > 0 { READABLE } else { 0 }) | if number < MAX_COUNT { WRITABLE } else { 0 }
     }
 
     fn changes(&self) -> u64 {

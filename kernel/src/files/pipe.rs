@@ -24,7 +24,7 @@ const ROOM: usize = 65536;
 /// Maximum size of a write that is not interleaved with others (PIPE_BUF).
 const WHOLE: usize = 4096;
 /// The largest size that F_SETPIPE_SZ can set.
-const MOST_ROOM: usize = 1 << 20;
+const MAX_ROOM: usize = 1 << 20;
 const FIONREAD: u64 = 0x541b;
 
 /// Returns the size in bytes of the pipe behind a file. If `set` gives a size, changes the size first.
@@ -180,7 +180,7 @@ impl Pipe {
     /// Performs F_SETPIPE_SZ: sets the size to `bytes`, rounded up. Returns the new size.
     fn set_room(&self, bytes: usize) -> Result<usize, Errno> {
         let mut state = self.state.lock();
-        if bytes > MOST_ROOM {
+        if bytes > MAX_ROOM {
             return Err(Errno::EPERM);
         }
         let bytes = bytes.max(WHOLE).next_power_of_two();

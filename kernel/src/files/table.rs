@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
 
 /// Maximum number of descriptors of a process.
-pub const MOST: usize = 4096;
+pub const MAX_OPEN: usize = 4096;
 
 /// A descriptor in use.
 #[derive(Clone)]
@@ -39,7 +39,7 @@ pub struct FileTable {
 impl FileTable {
     /// Returns an empty table.
     pub fn new() -> Self {
-        FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MOST) }
+        FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MAX_OPEN) }
     }
 
     /// Returns the table of a new process, which has the same files under the same numbers. With `share`
@@ -70,9 +70,9 @@ impl FileTable {
         self.slots().lock().len().next_power_of_two().max(64)
     }
 
-    /// Applies a change of RLIMIT_NOFILE, up to [`MOST`].
+    /// Applies a change of RLIMIT_NOFILE, up to [`MAX_OPEN`].
     pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit.min(MOST as u64) as usize, Relaxed);
+        self.limit.store(limit.min(MAX_OPEN as u64) as usize, Relaxed);
     }
 
     /// Returns the descriptors, which another process may share.

@@ -30,7 +30,7 @@ use freehold::hugetlb::HugePageSize;
 use freehold_kernel::cpio;
 
 /// Maximum number of symbolic links in one lookup.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 /// Maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 255;
 
@@ -398,7 +398,7 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
         };
         let follows = !last || follow || whole;
         match &child.kind {
-            Kind::Link(_) | Kind::Jump(_) if follows && links >= MOST_LINKS => return Err(errno::ELOOP),
+            Kind::Link(_) | Kind::Jump(_) if follows && links >= MAX_LINKS => return Err(errno::ELOOP),
             Kind::Link(target) if follows => {
                 links += 1;
                 if target.is_empty() {

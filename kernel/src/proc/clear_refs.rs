@@ -21,7 +21,7 @@ pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
 struct Switch(Arc<Process>);
 
 /// Maximum number of bytes of a write, as on Linux.
-const MOST: usize = 12;
+const MAX_WRITE: usize = 12;
 
 /// Parses a decimal number with white space around it, like Linux's `kstrtoint`.
 ///
@@ -41,7 +41,7 @@ impl File for Switch {
     }
 
     fn write(&self, _: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let mut text = [0; MOST];
+        let mut text = [0; MAX_WRITE];
         let taken = from.get(&mut text)?;
         let clear = |which| {
             if let Some(space) = space(&self.0) {

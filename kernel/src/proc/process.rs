@@ -379,7 +379,7 @@ fn limits(process: &Process) -> Vec<u8> {
     let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
     let Some(space) = space(process) else { return out.into_bytes() };
     let limits = space.limits().get();
-    let files = crate::files::table::MOST as u64;
+    let files = crate::files::table::MAX_OPEN as u64;
     let rows = [
         ("Max cpu time", u64::MAX, u64::MAX, "seconds"),
         ("Max file size", u64::MAX, u64::MAX, "bytes"),

@@ -202,7 +202,7 @@ impl Core {
     fn write(&mut self, here: &Thread, frame: &Frame, info: &Info) -> Result<(), Errno> {
         let space = here.space();
         let mut parts = Vec::new();
-        for smap in space.smaps(0).take(MOST_PARTS) {
+        for smap in space.smaps(0).take(MAX_PARTS) {
             parts.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
             parts.push(Part::new(&smap));
         }
@@ -253,7 +253,7 @@ impl Core {
 }
 
 /// Maximum number of VMAs that the header can count.
-const MOST_PARTS: usize = 0xfff0;
+const MAX_PARTS: usize = 0xfff0;
 
 /// Returns the bytes of the words.
 fn bytes_of(words: &[u64]) -> Vec<u8> {

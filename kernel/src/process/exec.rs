@@ -42,11 +42,11 @@ const STACK_BYTES: u64 = 132 << 10;
 /// Size of a program header, in bytes.
 const PROGRAM_HEADER: usize = 56;
 /// Maximum number of program headers.
-const MOST_HEADERS: u16 = 64;
+const MAX_HEADERS: u16 = 64;
 /// Maximum size of all arguments and the environment, in bytes.
-pub const MOST_ARGUMENTS: usize = 2 << 20;
+pub const MAX_ARGUMENTS: usize = 2 << 20;
 /// Maximum size of one argument or environment string.
-pub const MOST_ARGUMENT: usize = 128 << 10;
+pub const MAX_ARGUMENT: usize = 128 << 10;
 
 /// The program headers of an ELF file.
 type Headers = Vec<ProgramHeader>;
@@ -156,7 +156,7 @@ pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space,
 }
 
 /// Maximum length of a chain of scripts in which each script is run by the next.
-const MOST_SCRIPTS: usize = 4;
+const MAX_SCRIPTS: usize = 4;
 /// Bytes of a script's first line that are read.
 const FIRST_LINE: usize = 256;
 
@@ -170,7 +170,7 @@ const FIRST_LINE: usize = 256;
 /// nested too deeply; fails also like [`tree::lookup`].
 pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Result<Arc<Node>, Errno> {
     let mut path = path.to_vec();
-    for _ in 0..=MOST_SCRIPTS {
+    for _ in 0..=MAX_SCRIPTS {
         let mut bytes = [0; FIRST_LINE];
         if node.is_directory() || node.mode.load(Relaxed) & 0o111 == 0 {
             return Err(Errno::EACCES);
@@ -206,7 +206,7 @@ fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEn
     let ident = elf::file::parse_ident::<LittleEndian>(&bytes[..16]).map_err(|_| errno::ENOEXEC)?;
     let header = FileHeader::parse_tail(ident, &bytes[16..]).map_err(|_| errno::ENOEXEC)?;
     let fits = header.class == Class::ELF64 && header.e_machine == EM_X86_64;
-    let counts = header.e_phnum <= MOST_HEADERS && usize::from(header.e_phentsize) == PROGRAM_HEADER;
+    let counts = header.e_phnum <= MAX_HEADERS && usize::from(header.e_phentsize) == PROGRAM_HEADER;
     if !fits || !counts || !matches!(header.e_type, ET_EXEC | ET_DYN) {
         return Err(errno::ENOEXEC);
     }

@@ -188,7 +188,7 @@ fn tell(process: &Arc<Process>, status: Status) {
 fn tell_parent(process: &Process, signal: u32) {
     let parent = process.parent();
     let status = *process.status.lock();
-    if let (Some(parent), Some(status), 1..=signal::MOST) = (parent, status, signal) {
+    if let (Some(parent), Some(status), 1..=signal::MAX_SIGNAL) = (parent, status, signal) {
         let (code, value) = status.code_and_value();
         signal::send(&parent, None, job::child_info(process, signal, code, value));
     }

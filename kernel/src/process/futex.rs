@@ -26,7 +26,7 @@ const OWNER: u32 = 0x3fff_ffff;
 const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;
 /// Maximum number of entries of a robust list that are processed.
-const MOST_ROBUST: usize = 2048;
+const MAX_ROBUST: usize = 2048;
 
 /// A word that may be a futex. `private` is the program's statement that no other process uses the word.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,7 @@ pub fn release_robust(thread: &Thread) {
     }
     let Ok([first, offset, pending]) = UserPtr::<[u64; 3]>::new(head).read() else { return };
     let mut entry = first;
-    for _ in 0..MOST_ROBUST {
+    for _ in 0..MAX_ROBUST {
         if entry & !1 == head {
             break;
         }

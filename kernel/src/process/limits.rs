@@ -16,9 +16,9 @@ use linux_raw_sys::general::*;
 pub const UNLIMITED: u64 = u64::MAX;
 /// Number of limits.
 const COUNT: usize = RLIM_NLIMITS as usize;
-/// Maximum of the hard limit on descriptors, as on Linux. A table has at most `table::MOST` descriptors, even
+/// Maximum of the hard limit on descriptors, as on Linux. A table has at most `table::MAX_OPEN` descriptors, even
 /// if the limit is higher.
-const MOST_DESCRIPTORS: u64 = 1 << 20;
+const MAX_DESCRIPTORS: u64 = 1 << 20;
 
 /// A soft and a hard limit, in this order.
 pub type Limit = [u64; 2];
@@ -68,7 +68,7 @@ impl Limits {
         if to[0] > to[1] {
             return Err(Errno::EINVAL);
         }
-        let too_much = resource == RLIMIT_NOFILE.into() && to[1] > MOST_DESCRIPTORS;
+        let too_much = resource == RLIMIT_NOFILE.into() && to[1] > MAX_DESCRIPTORS;
         if too_much || to[1] > limit[1] && !privileged {
             return Err(Errno::EPERM);
         }

@@ -42,7 +42,7 @@ const IOCTLS: u64 = 1 << 0x3f | 3;
 /// The flag UFFD_USER_MODE_ONLY.
 const USER_MODE_ONLY: u32 = 1;
 /// Maximum bytes that one step of a fill copies: the size of a huge page.
-const MOST: u64 = 2 << 20;
+const MAX_STEP: u64 = 2 << 20;
 /// Size of a message in bytes.
 const MESSAGE: usize = 32;
 
@@ -123,12 +123,12 @@ impl Fault {
         if from.checked_add(len).is_none() || len == 0 || len % 4096 != 0 {
             return Err(Errno::EINVAL);
         }
-        let room = len.min(MOST) as usize;
+        let room = len.min(MAX_STEP) as usize;
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(room).map_err(|_| Errno::ENOMEM)?;
         bytes.resize(room, 0);
         answer(at + 32, len, |done| {
-            let part = &mut bytes[..(len - done).min(MOST) as usize];
+            let part = &mut bytes[..(len - done).min(MAX_STEP) as usize];
             user::copy_in(from + done, part).map_err(|_| Err(Errno::EFAULT))?;
             handle.copy(to.wrapping_add(done), part, mode).map_err(Ok)
         })

@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering;
 
 /// Maximum number of faults of one access that a handler may report as resolved. An access that races with
 /// other CPUs has far fewer faults.
-const MOST_FAULTS: u32 = 100_000;
+const MAX_FAULTS: u32 = 100_000;
 
 /// A claimed virtual CPU. The owner of the CPU runs the CPU, from one thread at a time.
 ///
@@ -257,7 +257,7 @@ impl<F: Format> Cpu<F> {
                 access
             };
             faults += 1;
-            assert!(faults < MOST_FAULTS, "endless faults at {address:?} on CPU {}: {access:?}", self.number);
+            assert!(faults < MAX_FAULTS, "endless faults at {address:?} on CPU {}: {access:?}", self.number);
             let _entered = self.enter();
             host::trap();
             handler(address, access)?;

@@ -310,12 +310,12 @@ impl Line {
 
     /// Returns the transfer that brings the line to `cpu`, which does not have the line, or does not have it
     /// exclusively.
-    fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Way {
+    fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Transfer {
         let costs: &LineCosts = &machine.line;
         if let Some(owner) = self.owner.map(usize::from) {
             let distance = machine.distance(cpu, owner);
             let time = costs.transfer(distance).ps();
-            return Way { time, moves: true, from_others: Some(distance) };
+            return Transfer { time, moves: true, from_others: Some(distance) };
         }
         let others = self.holders.iter().filter(|holder| *holder != cpu);
         let mut distances = others.map(|other| machine.distance(cpu, other));
@@ -327,19 +327,19 @@ impl Line {
                 (false, true) => costs.memory,
                 (false, false) => costs.memory_remote,
             };
-            return Way { time: time.ps(), moves: !holds, from_others: None };
+            return Transfer { time: time.ps(), moves: !holds, from_others: None };
         };
         if kind == Kind::Load {
             let nearest = distances.fold(first, Distance::min);
-            return Way { time: costs.shared(nearest).ps(), moves: false, from_others: Some(nearest) };
+            return Transfer { time: costs.shared(nearest).ps(), moves: false, from_others: Some(nearest) };
         }
         let farthest = distances.fold(first, Distance::max);
-        Way { time: costs.upgrade(farthest).ps(), moves: true, from_others: Some(farthest) }
+        Transfer { time: costs.upgrade(farthest).ps(), moves: true, from_others: Some(farthest) }
     }
 }
 
 /// The transfer of a line to a processor.
-struct Way {
+struct Transfer {
     /// In picoseconds.
     time: u64,
     /// The transfer is exclusive: no other processor has the line until it arrives.

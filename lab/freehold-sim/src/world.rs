@@ -29,7 +29,7 @@ pub type TaskId = usize;
 /// iterations have lower limits, so they end without parking.
 const TURNS_SEEN: u32 = 1024;
 /// Maximum number of iterations without a read. A loop that waits for a word reads more often than this.
-const MOST_BLIND: u32 = 128;
+const MAX_BLIND: u32 = 128;
 /// Maximum number of lines that a waiting loop reads.
 const LOOKS: usize = 4;
 
@@ -494,7 +494,7 @@ impl World {
         let task = &mut self.tasks[number];
         task.turns += 1;
         task.blind += 1;
-        if task.blind > MOST_BLIND {
+        if task.blind > MAX_BLIND {
             // So many iterations show that the loop does not wait for another task to change a word.
             task.sees_news();
         }

@@ -28,7 +28,7 @@ use freehold_trace::{CallName, Returned};
 
 const PAGE: u64 = 4096;
 /// Largest number of pages for which a mincore call is replayed.
-const MOST_PAGES: u64 = 1 << 22;
+const MAX_PAGES: u64 = 1 << 22;
 
 /// Makes the call on `process`. Returns `None` if the engine has no such call. A mapping without a fixed
 /// address is placed where Linux placed it, or where the engine chooses if `chooses` is set.
@@ -95,11 +95,11 @@ pub(super) fn answer(
     })
 }
 
-/// Makes the call mincore. Returns `None` if the range has more than [`MOST_PAGES`] pages.
+/// Makes the call mincore. Returns `None` if the range has more than [`MAX_PAGES`] pages.
 fn mincore(process: &Process, planned: &PlannedCall) -> Option<Result<(), Errno>> {
     let args = &planned.call.args;
     let pages = args[1].div_ceil(PAGE);
-    if pages > MOST_PAGES {
+    if pages > MAX_PAGES {
         return None;
     }
     let mut out = vec![0; pages as usize];
@@ -157,7 +157,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
     let file = file.as_ref();
     // The file may be a device, which can have any length.
     let endless = file.is_some_and(|file| file.name().starts_with(UNNAMED));
-    let beyond = offset.saturating_add(len) > length::MOST;
+    let beyond = offset.saturating_add(len) > length::MAX_SIZE;
     let offset = if endless && beyond { offset % (1 << 40) } else { offset };
     // Linux mistakes a fixed address in the last page for an error number.
     if flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE)

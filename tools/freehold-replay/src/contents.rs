@@ -34,9 +34,9 @@ pub(super) struct Lineage {
 }
 
 /// The number in a word that was stored to shared memory, in place of the number of an address space.
-const EVERYBODY: u32 = 0;
+const SHARED_MEMORY: u32 = 0;
 
-/// Number of the next address space. Each number is unique and differs from [`EVERYBODY`].
+/// Number of the next address space. Each number is unique and differs from [`SHARED_MEMORY`].
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 impl Lineage {
@@ -66,7 +66,7 @@ impl Lineage {
     fn may_hold(&self, word: u64, copy: bool) -> bool {
         let (number, forks) = ((word >> 32) as u32, word as u32);
         word == 0
-            || number == EVERYBODY && copy
+            || number == SHARED_MEMORY && copy
             || self.sources.iter().any(|&(source, until)| source == number && forks < until)
     }
 }
@@ -87,7 +87,7 @@ pub(super) fn store(
 ) -> Result<(), FaultError> {
     let at = (address & !(PAGE - 1)) + u64::from(task) % WORDS * 8;
     let shared = process.find_vma(at).is_some_and(|vma| vma.flags().contains(VmFlags::MAYSHARE));
-    let word = if shared { u64::from(EVERYBODY) << 32 | u64::from(line) } else { lineage.word() };
+    let word = if shared { u64::from(SHARED_MEMORY) << 32 | u64::from(line) } else { lineage.word() };
     process.store(cpu, at, word)
 }
 
@@ -138,7 +138,7 @@ mod tests {
     }
     #[test]
     fn words_of_shared_memory_are_allowed_only_in_copies_of_file_pages() {
-        let (one, word) = (Lineage::fresh(), u64::from(EVERYBODY) << 32 | 7);
+        let (one, word) = (Lineage::fresh(), u64::from(SHARED_MEMORY) << 32 | 7);
         assert!(one.may_hold(word, true) && !one.may_hold(word, false));
         assert!(!one.may_hold(Lineage::fresh().word(), true), "a private word of another space is allowed");
     }

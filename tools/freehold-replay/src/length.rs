@@ -1,7 +1,7 @@
 //! Lengths of files in bytes. The engine needs a size for each file, and a recording does not show every
 //! length.
 //!
-//! A file of unknown length gets the size [`MOST`], so that the engine finds every page within the file, and
+//! A file of unknown length gets the size [`MAX_SIZE`], so that the engine finds every page within the file, and
 //! [`known`] returns `None`. `refused.rs` then counts answers that depend on the end of the file as not
 //! checked. No file of known length may therefore have this size.
 
@@ -9,14 +9,14 @@ use freehold::file::Mapping;
 use freehold_machine::Machine;
 
 /// Largest file size. Also the size of a file whose length is not known.
-pub(super) const MOST: u64 = 1 << 46;
+pub(super) const MAX_SIZE: u64 = 1 << 46;
 
 /// Returns the size to give to the engine for a length in bytes, which may be unknown.
 pub(super) fn to_size(bytes: Option<u64>) -> u64 {
-    bytes.unwrap_or(MOST)
+    bytes.unwrap_or(MAX_SIZE)
 }
 
 /// Returns the length of a file in bytes, if known.
 pub(super) fn known(mapping: &Mapping<Machine>) -> Option<u64> {
-    Some(mapping.size()).filter(|bytes| *bytes != MOST)
+    Some(mapping.size()).filter(|bytes| *bytes != MAX_SIZE)
 }

@@ -204,7 +204,7 @@ impl World {
     pub(super) fn set_length(&self, file: u32, bytes: Option<u64>) {
         let Some(Mapped::File(opened)) = self.mapped(file) else { return };
         // A file that is already longer than the largest size keeps its length, so that nothing is cut off.
-        if bytes.is_none() && opened.mapping.size() > length::MOST {
+        if bytes.is_none() && opened.mapping.size() > length::MAX_SIZE {
             return;
         }
         // The engine has no seal that forbids a change of the length. If memory runs out, the length stays

@@ -29,7 +29,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 const PAGE: u64 = 4096;
 /// Largest number of pages that are supplied for one call.
-const MOST_PAGES: u64 = 1 << 20;
+const MAX_PAGES: u64 = 1 << 20;
 const ENOMEM: u16 = 12;
 const EFAULT: u16 = 14;
 
@@ -143,7 +143,7 @@ impl Pagers {
     /// Supplies the pages that a call brought in.
     pub(super) fn supply(&self, process: &Process, call: &Call) {
         if let Some(range) = brings(call).filter(|_| call.returned.value().is_some() && !self.is_empty()) {
-            self.supply_range(process, &range, &mut MOST_PAGES.clone());
+            self.supply_range(process, &range, &mut MAX_PAGES.clone());
         }
     }
 
@@ -152,7 +152,7 @@ impl Pagers {
         if self.is_empty() {
             return;
         }
-        let (mut left, mut pages) = (bytes, MOST_PAGES);
+        let (mut left, mut pages) = (bytes, MAX_PAGES);
         for &(at, len) in pieces {
             let len = len.min(left);
             left -= len;

@@ -28,7 +28,7 @@ use super::prctl::Inherited;
 use super::reached::Reached;
 use super::refused::{self, Refused, is_of_unknown_length};
 use super::start;
-use super::touched::{self, How, Touched};
+use super::touched::{self, Touch, Touched};
 use super::transfer::{self, Moved};
 use super::workers;
 use super::world::World;
@@ -305,10 +305,10 @@ impl<'w, 'c> Performer<'w, 'c> {
             faulted = faulted || around.map_rest(process, self.cpu, address);
             image.reached.fault(address, &around);
             image.reached.with_blocks(process, &around.blocks);
-            image.touched.pages(around.window(), How::Along);
+            image.touched.pages(around.window(), Touch::Along);
         }
         if ended == Ends::Resolved {
-            let how = if access.write { How::Written } else { How::Read };
+            let how = if access.write { Touch::Written } else { Touch::Read };
             image.touched.pages(address..address + 1, how);
         }
         self.found.already_there += u64::from(!faulted);

@@ -63,7 +63,7 @@ impl Around {
 
 /// The way in which a page of a file came to be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum MappedBy {
     /// A recorded fault ended at the page, so Linux had mapped it.
     Faulted,
     /// A fault on another page mapped the page if the page was in the page cache, or a call brought it in.
@@ -73,17 +73,17 @@ pub(super) enum How {
 /// The pages of files that an address space may have mapped, by page number. Recorded faults explain each
 /// page until an event frees it. The plan keeps the order between calls and the faults around them.
 #[derive(Default)]
-pub(super) struct Reached(Mutex<BTreeMap<u64, How>>);
+pub(super) struct Reached(Mutex<BTreeMap<u64, MappedBy>>);
 
 impl Reached {
     /// Records that a fault on a file's page at `at` succeeded.
     pub(super) fn fault(&self, at: u64, around: &Around) {
         let mut pages = self.pages();
         for page in around.window.start / PAGE..around.window.end / PAGE {
-            pages.entry(page).or_insert(How::Along);
+            pages.entry(page).or_insert(MappedBy::Along);
         }
         if around.maps {
-            pages.insert(at / PAGE, How::Faulted);
+            pages.insert(at / PAGE, MappedBy::Faulted);
         }
     }
 
@@ -130,7 +130,7 @@ impl Reached {
             pages.remove(page);
         });
         there.into_iter().for_each(|page| {
-            pages.entry(page).or_insert(How::Along);
+            pages.entry(page).or_insert(MappedBy::Along);
         });
     }
 
@@ -138,7 +138,7 @@ impl Reached {
     pub(super) fn doubt(&self, range: &Range<u64>) {
         let mut pages = self.pages();
         let within = range.start / PAGE..range.end / PAGE;
-        pages.range_mut(within).for_each(|(_, how)| *how = How::Along);
+        pages.range_mut(within).for_each(|(_, how)| *how = MappedBy::Along);
     }
 
     /// Adds all pages that the engine has in `blocks`. The fault has mapped these pages, and no other event
@@ -158,11 +158,11 @@ impl Reached {
     }
 
     /// Returns the entries within `pages`, ascending.
-    pub(super) fn within(&self, pages: Range<u64>) -> BTreeMap<u64, How> {
+    pub(super) fn within(&self, pages: Range<u64>) -> BTreeMap<u64, MappedBy> {
         self.pages().range(pages).map(|(page, how)| (*page, *how)).collect()
     }
 
-    fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, How>> {
+    fn pages(&self) -> MutexGuard<'_, BTreeMap<u64, MappedBy>> {
         lock(&self.0)
     }
 }

@@ -20,7 +20,7 @@ use super::findings::Findings;
 use super::image::Image;
 use super::maps::maps_around;
 use super::outcome::Tally;
-use super::reached::{AROUND, How};
+use super::reached::{AROUND, MappedBy};
 use super::runs::Runs;
 use super::touched::Of;
 use super::world::World;
@@ -38,7 +38,7 @@ const PAGE_KB: u64 = PAGE / 1024;
 /// Number of pages that one page table maps. A fault maps nothing beyond its page table.
 const TABLE: u64 = 512;
 /// Largest number of pages of a folio that one page table holds, as a power of two.
-const MOST_ORDER: u32 = 9;
+const MAX_ORDER: u32 = 9;
 /// Bit in a page's category: the page is present, not swapped out.
 const PRESENT: u32 = 8;
 /// Indices of the sizes of resident and of anonymous pages among a VMA's sizes.
@@ -106,7 +106,8 @@ pub(super) fn compare(
             ours: &mapped.pages(image.process()),
             reached: &{
                 let mut reached = image.reached.within(mapped.vma.clone());
-                reached.extend(unsure.within(mapped.vma.clone()).flatten().map(|page| (page, How::Along)));
+                reached
+                    .extend(unsure.within(mapped.vma.clone()).flatten().map(|page| (page, MappedBy::Along)));
                 reached
             },
             touched: &|page| image.touched.contains(page, Of::File) && !unsure.contains(page),
@@ -217,7 +218,7 @@ struct Judge<'j> {
     /// Pages of the file that the engine has, with all pages in the page cache.
     ours: &'j Runs,
     /// Pages that recorded faults and calls explain.
-    reached: &'j BTreeMap<u64, How>,
+    reached: &'j BTreeMap<u64, MappedBy>,
     /// Returns true if a recorded event has touched this page.
     touched: &'j dyn Fn(u64) -> bool,
     /// Returns true if the engine has one of these pages, or a copy, in the same mapping.
@@ -278,7 +279,8 @@ impl Judge<'_> {
     /// Returns the pages that must be present. A page that a write has copied since is no longer a page of
     /// the file.
     fn proven(&self) -> impl Iterator<Item = u64> {
-        let faulted = self.reached.iter().filter(|(_, how)| **how == How::Faulted).map(|(page, _)| *page);
+        let faulted =
+            self.reached.iter().filter(|(_, how)| **how == MappedBy::Faulted).map(|(page, _)| *page);
         faulted.filter(|page| self.ours.contains(*page))
     }
 
@@ -320,7 +322,7 @@ impl Judge<'_> {
             return false;
         }
         let table = page & !(TABLE - 1)..(page & !(TABLE - 1)) + TABLE;
-        (1..=MOST_ORDER).map(|order| 1 << order).any(|pages: u64| {
+        (1..=MAX_ORDER).map(|order| 1 << order).any(|pages: u64| {
             let first = index & !(pages - 1);
             let end = (first + pages).min(self.mapped.length.unwrap_or(u64::MAX)).max(index + 1);
             let block =

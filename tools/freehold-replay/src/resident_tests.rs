@@ -16,9 +16,9 @@ const SHAPE: Shape = Shape { index: 2, length: Some(64), shmem: false, tells_blo
 const OURS: Range<u64> = 0x7f004..0x7f014;
 
 /// Returns the pages that the fault explains.
-fn reached() -> BTreeMap<u64, How> {
-    let mut pages: BTreeMap<u64, How> = OURS.map(|page| (page, How::Along)).collect();
-    pages.insert(0x7f004, How::Faulted);
+fn reached() -> BTreeMap<u64, MappedBy> {
+    let mut pages: BTreeMap<u64, MappedBy> = OURS.map(|page| (page, MappedBy::Along)).collect();
+    pages.insert(0x7f004, MappedBy::Faulted);
     pages
 }
 

@@ -25,7 +25,7 @@ const PAGE: u64 = 4096;
 /// Bytes of a huge page.
 const HUGE: u64 = 2 << 20;
 /// Largest number of pages that a call is assumed to bring into a file.
-const MOST_ALLOCATED: u64 = 1 << 18;
+const MAX_ALLOCATED: u64 = 1 << 18;
 
 /// The recorded settings for blocks of shared memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +140,7 @@ pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     let some = blocks != SharedBlocks::default() || decides != blocks.all;
     if mapping.is_shmem() && small && some {
         let end = bytes.end.div_ceil(PAGE).min(mapping.pages());
-        for index in (bytes.start / PAGE..end).take(MOST_ALLOCATED as usize) {
+        for index in (bytes.start / PAGE..end).take(MAX_ALLOCATED as usize) {
             // A page that cannot be allocated stays absent, which the comparison reports.
             let _ = mapping.fill(PageIndex::new(index));
         }

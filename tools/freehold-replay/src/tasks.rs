@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 /// Largest number of tasks that a message names. Of all further tasks, the message gives only the number.
-const MOST_NAMED: usize = 12;
+const MAX_NAMED: usize = 12;
 
 /// All tasks of a recording.
 #[derive(Debug, Default)]
@@ -224,14 +224,14 @@ impl fmt::Display for NoTask {
         match then.as_slice() {
             [] => write!(f, "; no task has a known address space at that time")?,
             [one] => write!(f, "; task {one} has a known address space at that time")?,
-            some if some.len() <= MOST_NAMED => {
+            some if some.len() <= MAX_NAMED => {
                 write!(f, "; tasks {} have known address spaces at that time", some.join(", "))?
             }
             many => write!(
                 f,
                 "; tasks {} and {} more have known address spaces at that time",
-                many[..MOST_NAMED].join(", "),
-                many.len() - MOST_NAMED
+                many[..MAX_NAMED].join(", "),
+                many.len() - MAX_NAMED
             )?,
         }
         write!(f, "; the recording lasts {}", self.tasks.at(self.tasks.length, false))

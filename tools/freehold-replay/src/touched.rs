@@ -50,7 +50,7 @@ const DISCARD: [u64; 2] = [4, 24];
 
 /// The way in which a page was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum Touch {
     Read,
     Written,
     /// A fault on another page mapped this page, or may have mapped it.
@@ -107,9 +107,9 @@ struct Taken {
 
 impl Touched {
     /// Records that a fault on the pages of these addresses succeeded. The range must be small.
-    pub(super) fn pages(&self, addresses: Range<u64>, how: How) {
+    pub(super) fn pages(&self, addresses: Range<u64>, how: Touch) {
         let Both { here, before } = &mut *self.lock();
-        if how == How::Written {
+        if how == Touch::Written {
             let numbers = addresses.start / PAGE..addresses.end.div_ceil(PAGE);
             let doubts = [&mut here.cut, &mut before.cut, &mut here.unsure, &mut before.unsure];
             let doubts = doubts.into_iter().filter(|doubt| !doubt.is_empty());
@@ -229,14 +229,14 @@ impl Touched {
     /// Returns true if a recorded fault has written to the page with number `page`, here or before the fork.
     pub(super) fn was_written(&self, page: u64) -> bool {
         let both = self.lock();
-        [&both.here, &both.before].iter().any(|pages| pages.has(page, &[How::Written]))
+        [&both.here, &both.before].iter().any(|pages| pages.has(page, &[Touch::Written]))
     }
 
     /// Returns true if a recorded fault has written to one of these page numbers since the fork.
     pub(super) fn was_written_here(&self, pages: &Range<u64>) -> bool {
         let both = self.lock();
         let mut blocks = both.here.blocks.range(pages.start / BLOCK..pages.end.div_ceil(BLOCK));
-        blocks.any(|(_, block)| block[How::Written as usize] != 0)
+        blocks.any(|(_, block)| block[Touch::Written as usize] != 0)
     }
 
     /// Returns the state of a child after a fork.
@@ -266,16 +266,16 @@ impl Touched {
 
 impl Pages {
     fn contains(&self, page: u64, of: Of) -> bool {
-        let ways: &[How] = match of {
-            Of::Anonymous => &[How::Read, How::Written],
-            Of::Copy => &[How::Written],
-            Of::File => &[How::Read, How::Written, How::Along],
+        let ways: &[Touch] = match of {
+            Of::Anonymous => &[Touch::Read, Touch::Written],
+            Of::Copy => &[Touch::Written],
+            Of::File => &[Touch::Read, Touch::Written, Touch::Along],
         };
         self.has(page, ways) || self.ranges.iter().any(|range| range.contains(&page))
     }
 
     /// Returns true if a fault has touched the page in one of these ways.
-    fn has(&self, page: u64, ways: &[How]) -> bool {
+    fn has(&self, page: u64, ways: &[Touch]) -> bool {
         let block = self.blocks.get(&(page / BLOCK));
         block.is_some_and(|block| ways.iter().any(|&how| block[how as usize] >> (page % BLOCK) & 1 != 0))
     }
@@ -370,9 +370,9 @@ mod tests {
     #[test]
     fn fork_keeps_touched_anonymous_pages_and_drops_file_pages() {
         let parent = Touched::default();
-        parent.pages(0..PAGE, How::Read);
-        parent.pages(PAGE..2 * PAGE, How::Written);
-        parent.pages(2 * PAGE..4 * PAGE, How::Along);
+        parent.pages(0..PAGE, Touch::Read);
+        parent.pages(PAGE..2 * PAGE, Touch::Written);
+        parent.pages(2 * PAGE..4 * PAGE, Touch::Along);
         let has =
             |touched: &Touched, of| (0..5).filter(|&page| touched.contains(page, of)).collect::<Vec<_>>();
         assert_eq!(has(&parent, Of::Anonymous), [0, 1]);
@@ -384,7 +384,7 @@ mod tests {
         assert!(!grandchild.may_lack_pages());
         parent.lock().here.lacks = true;
         assert!(parent.forked().forked().may_lack_pages() && !grandchild.may_lack_pages());
-        grandchild.pages(4 * PAGE..4 * PAGE + 1, How::Read);
+        grandchild.pages(4 * PAGE..4 * PAGE + 1, Touch::Read);
         assert_eq!(has(&grandchild, Of::File), [4]);
     }
 
@@ -420,7 +420,7 @@ mod tests {
     fn unmapped_pages_no_longer_count_as_touched() {
         let touched = Touched::default();
         let has = || (0..200).filter(|&page| touched.contains(page, Of::Copy)).collect::<Vec<_>>();
-        touched.pages(60 * PAGE..68 * PAGE, How::Written);
+        touched.pages(60 * PAGE..68 * PAGE, Touch::Written);
         let lock = call(CallName::Mlock, [100 * PAGE, 4 * PAGE, 0, 0, 0, 0], Returned::Value(0));
         touched.called(&lock, |range| vec![range]);
         touched
@@ -446,8 +446,8 @@ mod tests {
         parent.is_unsure(&Unsure::Pages(10 * PAGE..16 * PAGE));
         parent.is_unsure(&Unsure::Size(12 * PAGE..18 * PAGE));
         let child = parent.forked();
-        child.pages(10 * PAGE..10 * PAGE + 1, How::Written);
-        child.pages(11 * PAGE..11 * PAGE + 1, How::Read);
+        child.pages(10 * PAGE..10 * PAGE + 1, Touch::Written);
+        child.pages(11 * PAGE..11 * PAGE + 1, Touch::Read);
         child.called(&call(CallName::Munmap, [12 * PAGE, PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
         child.called(&call(CallName::Madvise, [13 * PAGE, PAGE, 4, 0, 0, 0], Returned::Value(0)), nothing);
         let moved = [15 * PAGE, 2 * PAGE, 2 * PAGE, 3, 30 * PAGE, 0];
@@ -464,7 +464,7 @@ mod tests {
         let parent = Touched::default();
         parent.cut(&(10 * PAGE..14 * PAGE));
         let child = parent.forked();
-        child.pages(11 * PAGE..11 * PAGE + 1, How::Written);
+        child.pages(11 * PAGE..11 * PAGE + 1, Touch::Written);
         child.called(&call(CallName::Munmap, [13 * PAGE, PAGE, 0, 0, 0, 0], Returned::Value(0)), nothing);
         let cut = |touched: &Touched| (9..15).filter(|&page| touched.may_be_cut(page)).collect::<Vec<_>>();
         assert_eq!((cut(&parent), cut(&child)), (vec![10, 11, 12, 13], vec![10, 12]));

@@ -18,7 +18,7 @@ use freehold_trace::{CallName, Returned, Transfer};
 use std::ops::Range;
 
 /// Largest number of bytes in a transfer that is replayed.
-const MOST_BYTES: u64 = 1 << 26;
+const MAX_BYTES: u64 = 1 << 26;
 const EFAULT: u16 = 14;
 const PAGE: u64 = 4096;
 
@@ -59,7 +59,7 @@ pub(super) fn transfer(
         return Some(Moved::nothing(refused));
     }
     let total = transfer.local.iter().try_fold(0u64, |sum, (_, len)| sum.checked_add(*len))?;
-    if total > MOST_BYTES {
+    if total > MAX_BYTES {
         return None;
     }
     let remote: Vec<IoVec> = transfer.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();

@@ -47,7 +47,7 @@ const TABLES: u64 = 1 << 30;
 /// Largest number of pages of the kernel's own mappings.
 const SPECIAL_PAGES: usize = 16;
 /// Largest initial size of a pool of huge pages: the memory divided by this number.
-const MOST_OF_POOL: u64 = 4;
+const MAX_OF_POOL: u64 = 4;
 /// Memory in bytes that any recorded machine has.
 const SOME_MEMORY: u64 = 64 << 20;
 /// The kernel's name for secret memory (memfd_secret).
@@ -177,7 +177,7 @@ impl World {
                 // If the machine has too little memory for the pool, it allocates huge pages on demand
                 // instead.
                 let fits = free == 0
-                    || free.saturating_mul(size.bytes()) <= MEMORY / MOST_OF_POOL && !self.options.backed;
+                    || free.saturating_mul(size.bytes()) <= MEMORY / MAX_OF_POOL && !self.options.backed;
                 let enough = fits && self.engine.resize_huge_pool(size, free, None) == free;
                 self.engine.huge_pool(size).set_overcommit(if enough { more } else { u64::MAX });
                 if size == HugePageSize::Mib2 {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// Size limit of a small compressed recording, in bytes.
 const SMALL: u64 = 600_000;
 /// Largest percentage of VMAs of files that may have other pages.
-const MOST_OTHERS: u64 = 15;
+const MAX_OTHERS: u64 = 15;
 /// Number of seeds in the long run.
 const SEEDS: u64 = 10;
 
@@ -52,7 +52,7 @@ fn assert_as_linux(outcome: &Outcome, options: &Options) {
     // The pages of the other VMAs are within the bounds of `resident.rs`, and no recording determines more.
     // Bounds that are too wide would fail this check.
     let files = outcome.file_vmas;
-    let least = files.all - files.all * MOST_OTHERS / 100;
+    let least = files.all - files.all * MAX_OTHERS / 100;
     assert!(files.as_linux >= least, "{}: only {} of {} VMAs", outcome.name, files.as_linux, files.all);
 }
 

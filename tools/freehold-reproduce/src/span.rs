@@ -9,7 +9,7 @@ use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, Value
 use std::ops::Range;
 
 /// Approximate largest number of marks on an axis.
-const MOST: f64 = 8.0;
+const MAX_MARKS: f64 = 8.0;
 
 /// The range of values of an axis, and the marked values.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ impl Span {
     /// least `least` apart.
     fn linear(low: f64, high: f64, least: f64) -> Span {
         let (low, high) = (low.min(0.0), if high > 0.0 { high } else { 1.0 });
-        let rough = (high - low) / MOST;
+        let rough = (high - low) / MAX_MARKS;
         let power = 10f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|step| step * power).find(|step| *step >= rough);
         let step = step.unwrap_or(10.0 * power).max(least);
@@ -59,7 +59,7 @@ impl Span {
         // Without the tolerance, rounding could move a value that is a power of `base` to the next power.
         let (first, last) = ((power(low) + 1e-9).floor(), (power(high) - 1e-9).ceil());
         let last = last.max(first + 1.0);
-        let step = ((last - first) / MOST).ceil().max(1.0);
+        let step = ((last - first) / MAX_MARKS).ceil().max(1.0);
         let count = ((last - first) / step).floor() as i32;
         let marks = (0..=count).map(|mark| base.powf(first + f64::from(mark) * step)).collect();
         Span { range: base.powf(first)..base.powf(last), logarithmic: true, marks }

@@ -10,7 +10,7 @@ use crate::{FileInfo, TmpfsHuge};
 use std::collections::BTreeMap;
 
 /// Maximum memory in bytes that the list of files may use.
-const MOST_BYTES: usize = 128 << 20;
+const MAX_BYTES: usize = 128 << 20;
 
 /// A list of files, with an index by number.
 #[derive(Debug, Default)]
@@ -62,8 +62,8 @@ impl Files {
     /// Adds a file. Fails if the number is in use or the list is too large.
     pub(crate) fn define(&mut self, file: FileInfo) -> Result<(), Bad> {
         let bytes = self.bytes.saturating_add(file.path.len() + 2 * size_of::<FileInfo>());
-        if bytes > MOST_BYTES {
-            return Err(Bad::TooMany("bytes taken by the list of files", MOST_BYTES as u64));
+        if bytes > MAX_BYTES {
+            return Err(Bad::TooMany("bytes taken by the list of files", MAX_BYTES as u64));
         }
         if self.index.contains_key(&file.id) {
             return Err(Bad::Duplicate("file", file.id));

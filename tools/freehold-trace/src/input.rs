@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// Suffixes of uncompressed and compressed files.
 pub(crate) const SUFFIXES: [&str; 3] = ["", ".xz", ".zst"];
 /// Maximum memory in bytes that decompression may use.
-const MOST_MEMORY: u64 = 256 << 20;
+const MAX_MEMORY: u64 = 256 << 20;
 /// Base-2 logarithm of the largest window that a zstd stream may use: 128 MiB.
 const LONGEST_WINDOW: u32 = 27;
 /// Number of bytes that are read from a file at a time, before decompression.
@@ -49,7 +49,7 @@ pub(crate) fn lines(path: &Path, packed: io::Result<Packed>) -> Result<Lines, Re
 fn unpack(mut packed: Packed) -> io::Result<Box<dyn Read + Send>> {
     let head = packed.fill_buf()?;
     if head.starts_with(XZ) {
-        let stream = Stream::new_stream_decoder(MOST_MEMORY, CONCATENATED)?;
+        let stream = Stream::new_stream_decoder(MAX_MEMORY, CONCATENATED)?;
         return Ok(Box::new(Ahead::of(Box::new(XzDecoder::new_stream(packed, stream)))?));
     }
     if head.starts_with(ZSTD) {

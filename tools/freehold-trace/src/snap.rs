@@ -14,11 +14,11 @@ use crate::{Area, Pages, Snapshot, Why};
 use std::collections::BTreeMap;
 
 /// Maximum number of VMAs in a snapshot.
-const MOST_AREAS: usize = 1 << 20;
+const MAX_AREAS: usize = 1 << 20;
 /// Maximum number of runs of pages in a snapshot.
-const MOST_RUNS: usize = 1 << 22;
+const MAX_RUNS: usize = 1 << 22;
 /// Maximum number of lines of skipped snapshots that are kept.
-const MOST_KEPT: usize = 1 << 22;
+const MAX_KEPT: usize = 1 << 22;
 /// Upper bound of page numbers.
 const PAGE_NUMBERS: u64 = 1 << 52;
 /// The bits of an address within a page.
@@ -58,9 +58,9 @@ impl SnapReader {
                 return Ok(Some(next));
             }
             self.kept_lines += weight(&next);
-            if self.kept_lines > MOST_KEPT {
+            if self.kept_lines > MAX_KEPT {
                 let what = "lines of snapshots before the one that the recording needs";
-                return Err(self.lines.wrong(Bad::TooMany(what, MOST_KEPT as u64)));
+                return Err(self.lines.wrong(Bad::TooMany(what, MAX_KEPT as u64)));
             }
             self.kept.insert(next.id, next);
         }
@@ -206,8 +206,8 @@ fn pages(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     else {
         return Err(Bad::Expected("at least one page, and only pages of the address space", begin));
     };
-    if snapshot.pages.len() == MOST_RUNS {
-        return Err(Bad::TooMany("runs of pages in a snapshot", MOST_RUNS as u64));
+    if snapshot.pages.len() == MAX_RUNS {
+        return Err(Bad::TooMany("runs of pages in a snapshot", MAX_RUNS as u64));
     }
     snapshot.pages.push(Pages { first, count, categories });
     Ok(())
@@ -223,8 +223,8 @@ fn area(line: &[u8], snapshot: &mut Snapshot) -> Result<(), Bad> {
     if !snapshot.pages.is_empty() {
         return Err(Bad::Expected("no VMA after the first `P`", 0));
     }
-    if snapshot.areas.len() == MOST_AREAS {
-        return Err(Bad::TooMany("VMAs in a snapshot", MOST_AREAS as u64));
+    if snapshot.areas.len() == MAX_AREAS {
+        return Err(Bad::TooMany("VMAs in a snapshot", MAX_AREAS as u64));
     }
     snapshot.areas.push(area);
     Ok(())

@@ -23,9 +23,9 @@ pub(crate) const SNAP_VERSION: u32 = 1;
 /// `CLONE_THREAD`: the new task belongs to the process of its creator.
 const CLONE_THREAD: u64 = 0x10000;
 /// Maximum number of settings of the machine.
-const MOST_SETTINGS: usize = 1000;
+const MAX_SETTINGS: usize = 1000;
 /// Maximum length of a setting in bytes. Longer settings are ignored.
-const MOST_OF_SETTING: usize = 200;
+const MAX_OF_SETTING: usize = 200;
 
 /// Reads the events of a recording.
 pub(crate) struct TraceReader {
@@ -162,7 +162,7 @@ impl Seen {
         }
         if self.version >= 2 && fields.eat_text(b"# machine ") {
             let (name, value) = fields.rest_text()?.split_once(' ').unwrap_or_default();
-            if self.machine.len() < MOST_SETTINGS && name.len() + value.len() < MOST_OF_SETTING {
+            if self.machine.len() < MAX_SETTINGS && name.len() + value.len() < MAX_OF_SETTING {
                 self.machine.insert(name.to_owned(), value.to_owned());
             }
             return Ok(());

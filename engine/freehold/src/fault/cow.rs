@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
             {
                 return self.special_mkwrite(vma, page, special, table);
             }
-            return Self::looked(self.vm.allow_shared_store(table, address, WRITTEN));
+            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN));
         }
         match self.vm.allow_private_store(table, address, written(vma.flags())) {
             StoreOutcome::Copy(old) => {
@@ -59,12 +59,12 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 step
             }
-            found => Self::looked(found),
+            found => Self::outcome_of(found),
         }
     }
 
     /// Converts the result of an attempt that copied nothing.
-    fn looked(found: StoreOutcome) -> FaultOutcome<P> {
+    fn outcome_of(found: StoreOutcome) -> FaultOutcome<P> {
         match found {
             StoreOutcome::Allowed => FaultOutcome::Done,
             StoreOutcome::Changed | StoreOutcome::Copy(_) => FaultOutcome::Retry,

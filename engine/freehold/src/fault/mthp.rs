@@ -29,7 +29,7 @@ use freehold_pagetable::PteTable;
 use freehold_vmspace::{UserRange, VmSpace};
 
 /// Number of frames in the largest block.
-const MOST: usize = (Blocks::LARGEST / PAGE_SIZE) as usize;
+const MAX_BLOCK_FRAMES: usize = (Blocks::LARGEST / PAGE_SIZE) as usize;
 
 impl<P: Platform> AddressSpace<P> {
     /// Fills the largest allowed block around `page`, for a store to an empty entry. Returns `None` if the
@@ -94,7 +94,7 @@ pub(super) fn addresses(block: UserRange) -> impl Iterator<Item = VirtAddr> + us
 /// The frames of a block that is not mapped yet. Dropping the value frees them.
 struct BlockFrames<'e, P: Platform> {
     vm: &'e VmSpace<P>,
-    frames: ArrayVec<Pfn, MOST>,
+    frames: ArrayVec<Pfn, MAX_BLOCK_FRAMES>,
 }
 
 impl<P: Platform> BlockFrames<'_, P> {

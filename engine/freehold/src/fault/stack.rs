@@ -51,7 +51,7 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn grow_stack(&self, addr: u64) -> Result<(), FaultError> {
         if self.has_range_writers()
             && self.tries_vma_lock()
-            && let Some(grown) = self.grow_stack_beside(addr)
+            && let Some(grown) = self.grow_stack_as_range_writer(addr)
         {
             return grown;
         }
@@ -92,7 +92,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The gap that remains below the stack is claimed together with the range that the stack grows into. A
     /// concurrent mapping in the gap either comes first, and the claim fails; or it comes later and respects
     /// the gap.
-    fn grow_stack_beside(&self, addr: u64) -> Option<Result<(), FaultError>> {
+    fn grow_stack_as_range_writer(&self, addr: u64) -> Option<Result<(), FaultError>> {
         let start = match self.address_state(addr) {
             AddressState::Mapped => return Some(Ok(())),
             AddressState::Nothing => return Some(Err(not_mapped(addr))),

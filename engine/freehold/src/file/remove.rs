@@ -85,7 +85,7 @@ impl<P: Platform> Mapping<P> {
             if let Some(pfn) = old.held() {
                 held += 1;
                 if self.is_direct() {
-                    self.let_go_of(pfn);
+                    self.release_frame(pfn);
                 } else {
                     self.files().platform().frame(pfn).leave_cache();
                     self.files().memory().put_frame(pfn);

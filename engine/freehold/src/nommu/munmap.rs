@@ -22,7 +22,7 @@ use core::ops::Range;
 use freehold_vmspace::{PageCount, Run};
 
 /// Unmapped memory that is dropped after the lock is released.
-enum Gone<P: Platform> {
+enum Unmapped<P: Platform> {
     All(#[expect(dead_code, reason = "held for its drop")] Box<Area<P>>),
     Part(#[expect(dead_code, reason = "held for its drop")] Run<P>),
 }
@@ -65,8 +65,8 @@ impl<P: Platform> NoMmuSpace<P> {
         let gone = {
             let mut areas = self.areas.write_killable()?;
             match areas.take(&range, |area| area.range == range) {
-                Some(area) => Gone::All(area),
-                None => Gone::Part(self.cut(&mut areas, range)?),
+                Some(area) => Unmapped::All(area),
+                None => Unmapped::Part(self.cut(&mut areas, range)?),
             }
         };
         drop(gone);

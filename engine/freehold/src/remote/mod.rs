@@ -52,7 +52,7 @@ pub struct IoVec {
 
 /// Kind of access to pages.
 #[derive(Clone, Copy)]
-struct How {
+struct PageAccess {
     /// True for a write.
     write: bool,
     /// The rights of the access.
@@ -111,11 +111,11 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(&found, b"across");
     /// ```
     pub fn read_memory(&self, addr: u64, out: &mut [u8], manner: AccessMode) -> Result<usize, AccessError> {
-        self.read_as(addr, out, How { write: false, manner, own: false })
+        self.read_as(addr, out, PageAccess { write: false, manner, own: false })
     }
 
     /// Implements [`read_memory`](Self::read_memory) for any kind of access.
-    fn read_as(&self, addr: u64, out: &mut [u8], how: How) -> Result<usize, AccessError> {
+    fn read_as(&self, addr: u64, out: &mut [u8], how: PageAccess) -> Result<usize, AccessError> {
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < out.len() {
             if let Err(killed) = rounds.again::<P>() {
@@ -159,11 +159,11 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.write_memory(at, &data, AccessMode::Forced), Ok(data.len()));
     /// ```
     pub fn write_memory(&self, addr: u64, data: &[u8], manner: AccessMode) -> Result<usize, AccessError> {
-        self.write_as(addr, data, How { write: true, manner, own: false })
+        self.write_as(addr, data, PageAccess { write: true, manner, own: false })
     }
 
     /// Implements [`write_memory`](Self::write_memory) for any kind of access.
-    fn write_as(&self, addr: u64, data: &[u8], how: How) -> Result<usize, AccessError> {
+    fn write_as(&self, addr: u64, data: &[u8], how: PageAccess) -> Result<usize, AccessError> {
         let (mut done, mut rounds) = (0, Rounds::new());
         while done < data.len() {
             if let Err(killed) = rounds.again::<P>() {

@@ -14,7 +14,7 @@
 //! and `pkeys::keys_apply_to_the_local_side_of_transfers` (`engine/freehold/tests`) fail if a check of rights
 //! is missing.
 
-use super::{AccessMode, How};
+use super::{AccessMode, PageAccess};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     error::AccessError,
@@ -47,7 +47,7 @@ pub(super) enum Missing {
     Never(FaultError),
 }
 
-impl How {
+impl PageAccess {
     /// Returns true if the VMA allows the access. If the process itself makes the access, the protection key
     /// of the VMA must also allow it.
     pub(super) fn allowed<P: Platform>(self, platform: &P, vma: &Vma<P>) -> bool {
@@ -79,7 +79,12 @@ impl How {
 impl<P: Platform> AddressSpace<P> {
     /// Calls `f` once with the frame of the page at `addr`, while a lock keeps the requested access possible.
     /// Does not call `f` if this function fails.
-    pub(super) fn with_page(&self, addr: u64, how: How, mut f: impl FnMut(Pfn)) -> Result<(), AccessError> {
+    pub(super) fn with_page(
+        &self,
+        addr: u64,
+        how: PageAccess,
+        mut f: impl FnMut(Pfn),
+    ) -> Result<(), AccessError> {
         self.with_found(addr, how, |found| f(found.pfn))
     }
 
@@ -95,7 +100,7 @@ impl<P: Platform> AddressSpace<P> {
     /// The locks of a fault. The caller holds no lock.
     pub(crate) fn hold_page(&self, addr: u64) -> Result<Option<Pfn>, AccessError> {
         let mut held = None;
-        self.with_found(addr, How { write: false, manner: AccessMode::Plain, own: false }, |found| {
+        self.with_found(addr, PageAccess { write: false, manner: AccessMode::Plain, own: false }, |found| {
             if found.counted {
                 self.platform().frame(found.record).get();
                 held = Some(found.pfn);
@@ -105,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Calls `f` once with the page at `addr`, like [`with_page`](Self::with_page).
-    fn with_found(&self, addr: u64, how: How, mut f: impl FnMut(&Found)) -> Result<(), AccessError> {
+    fn with_found(&self, addr: u64, how: PageAccess, mut f: impl FnMut(&Found)) -> Result<(), AccessError> {
         let page = addr & !(PAGE_SIZE - 1);
         self.with_vma(page, how.manner, |vma, held| self.try_page(vma, page, how, held, &mut f))
     }
@@ -174,7 +179,7 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         vma: &Vma<P>,
         page: u64,
-        how: How,
+        how: PageAccess,
         held: HeldLock<'_, '_, P>,
         f: &mut impl FnMut(&Found),
     ) -> FaultOutcome<P> {
@@ -230,7 +235,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Implements [`find_page`](Self::find_page) for addresses without a table of small pages.
-    fn find_in_huge(&self, page: u64, how: How) -> Result<Found, Missing> {
+    fn find_in_huge(&self, page: u64, how: PageAccess) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
         let (_, level) = self.vm.peek(address);
         if level > Level::Pud {
@@ -257,7 +262,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the page that is mapped now, with a reference if its frame is counted.
-    fn find_page(&self, page: u64, how: How) -> Result<Found, Missing> {
+    fn find_page(&self, page: u64, how: PageAccess) -> Result<Found, Missing> {
         let address = VirtAddr::new(page);
         let Some(mut guard) = self.vm.lock_pte_table(address) else {
             return self.find_in_huge(page, how);

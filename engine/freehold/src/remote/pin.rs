@@ -28,7 +28,7 @@
 //! `docs/guide/reverse-map-and-pins.md` explains pins. The tests are `pins` (`engine/freehold/tests`), and
 //! `pins` and `pinned` (`shuttle_engine`).
 
-use super::{AccessMode, How, page::Missing};
+use super::{AccessMode, PageAccess, page::Missing};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
@@ -418,7 +418,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
             true => AccessMode::Forced,
             false => AccessMode::Plain,
         };
-        let how = How { write: self.pins.write, manner, own: false };
+        let how = PageAccess { write: self.pins.write, manner, own: false };
         let (space, page, mut refused) = (self.space, self.at, None);
         space.with_vma(page, manner, |vma, held| self.attempt(vma, held, how, &mut refused))?;
         refused.map_or(Ok(()), Err)
@@ -429,7 +429,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         &mut self,
         vma: &Vma<P>,
         held: HeldLock<'_, '_, P>,
-        how: How,
+        how: PageAccess,
         refused: &mut Option<PinError>,
     ) -> FaultOutcome<P> {
         if !how.allowed(self.space.platform(), vma) {

@@ -12,7 +12,7 @@
 //! choice, so every loop must end after a fatal signal
 //! (`every_call::hostile::transfers_of_any_length_end_with_a_fatal_signal`).
 
-use super::{AccessMode, How, IoVec, partial, pin::PinFlags, within_page};
+use super::{AccessMode, IoVec, PageAccess, partial, pin::PinFlags, within_page};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
@@ -29,7 +29,7 @@ const BUFFER: usize = 512;
 
 /// Direction of the copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Direction {
     /// From the other space to this one: process_vm_readv.
     FromOther,
     /// From this space to the other one: process_vm_writev.
@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
         other: &Self,
         remote: &[IoVec],
     ) -> Result<usize, AccessError> {
-        self.transfer(local, other, remote, Way::FromOther)
+        self.transfer(local, other, remote, Direction::FromOther)
     }
 
     /// Implements process_vm_writev: like [`process_vm_readv`](Self::process_vm_readv) in the opposite
@@ -106,7 +106,7 @@ impl<P: Platform> AddressSpace<P> {
         other: &Self,
         remote: &[IoVec],
     ) -> Result<usize, AccessError> {
-        self.transfer(local, other, remote, Way::ToOther)
+        self.transfer(local, other, remote, Direction::ToOther)
     }
 
     /// Copies between the ranges of both spaces until one side is exhausted or a page is not available.
@@ -115,7 +115,7 @@ impl<P: Platform> AddressSpace<P> {
         local: &[IoVec],
         other: &Self,
         remote: &[IoVec],
-        way: Way,
+        way: Direction,
     ) -> Result<usize, AccessError> {
         if !Counted::ptr_eq(&self.engine, &other.engine) {
             return Err(AccessError::OtherEngine);
@@ -147,13 +147,13 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Copies between `here` and `there`, whose pages are pinned. Fails only if no byte was copied.
-    fn pinned(&self, here: u64, other: &Self, there: u64, len: u64, way: Way) -> Result<u64, PinError> {
+    fn pinned(&self, here: u64, other: &Self, there: u64, len: u64, way: Direction) -> Result<u64, PinError> {
         let first = there % PAGE_SIZE;
         let mut flags = PinFlags::empty();
-        flags.set(PinFlags::WRITE, way == Way::ToOther);
+        flags.set(PinFlags::WRITE, way == Direction::ToOther);
         let pins = other.pin_unless_storage(there, (first + len).div_ceil(PAGE_SIZE) as usize, flags)?;
         let end = (first + len).min(pins.len() as u64 * PAGE_SIZE);
-        let how = How { write: way == Way::FromOther, manner: AccessMode::Plain, own: true };
+        let how = PageAccess { write: way == Direction::FromOther, manner: AccessMode::Plain, own: true };
         let (mut at, mut failed) = (first, None);
         while at < end && failed.is_none() {
             let (offset, part) = within_page(at, (end - at) as usize);
@@ -164,8 +164,8 @@ impl<P: Platform> AddressSpace<P> {
             };
             let (own_offset, part) = within_page(own, part);
             let copied = self.with_page(own, how, |pfn| match way {
-                Way::FromOther => self.platform().copy_part((pfn, own_offset), (frame, offset), part),
-                Way::ToOther => self.platform().copy_part((frame, offset), (pfn, own_offset), part),
+                Direction::FromOther => self.platform().copy_part((pfn, own_offset), (frame, offset), part),
+                Direction::ToOther => self.platform().copy_part((frame, offset), (pfn, own_offset), part),
             });
             match copied {
                 Ok(()) => at += part as u64,
@@ -180,17 +180,25 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Copies between `here` and `there` through a buffer. Fails only if no byte was copied.
-    fn buffered(&self, here: u64, other: &Self, there: u64, len: u64, way: Way) -> Result<u64, AccessError> {
+    fn buffered(
+        &self,
+        here: u64,
+        other: &Self,
+        there: u64,
+        len: u64,
+        way: Direction,
+    ) -> Result<u64, AccessError> {
         let mut buffer = [0; BUFFER];
         let mut done = 0;
         while done < len {
             let part = &mut buffer[..(len - done).min(BUFFER as u64) as usize];
             let (from, source, to, target) = match way {
-                Way::FromOther => (other, there, self, here),
-                Way::ToOther => (self, here, other, there),
+                Direction::FromOther => (other, there, self, here),
+                Direction::ToOther => (self, here, other, there),
             };
-            let read = How { write: false, manner: AccessMode::Plain, own: way == Way::ToOther };
-            let write = How { write: true, manner: AccessMode::Plain, own: way == Way::FromOther };
+            let read = PageAccess { write: false, manner: AccessMode::Plain, own: way == Direction::ToOther };
+            let write =
+                PageAccess { write: true, manner: AccessMode::Plain, own: way == Direction::FromOther };
             let address = |base: u64| base.checked_add(done).ok_or(AccessError::BadAddress);
             let moved = address(source)
                 .and_then(|at| from.read_as(at, part, read))

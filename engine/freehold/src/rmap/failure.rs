@@ -278,7 +278,7 @@ impl<P: Platform> Page<'_, P> {
 
     /// Notifies all spaces that may map the page that the page is lost. Used for huge pages of a pool, whose
     /// entries get no markers.
-    pub(crate) fn tell_lost(&self) {
+    pub(crate) fn report_lost(&self) {
         self.each_place(|place| self.engine.platform().memory_failed(place.vm.mmu(), place.range.start()));
     }
 

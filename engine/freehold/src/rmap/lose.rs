@@ -68,7 +68,7 @@ impl<P: Platform> Mapping<P> {
         self.pages_went(1);
         self.prune(&pages_go, PageRange::one(index));
         match self.huge {
-            Some(_) => page.tell_lost(),
+            Some(_) => page.report_lost(),
             None => page.resolve_poison(lost),
         }
         frame.leave_cache();

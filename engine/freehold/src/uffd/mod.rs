@@ -107,7 +107,7 @@ impl<P: Platform> Userfaultfd<P> {
         } else {
             self.context.queue.close();
         }
-        self.context.queue.wake_everybody();
+        self.context.queue.wake_all();
     }
 }
 

@@ -19,7 +19,7 @@ const STEPS: u64 = 150;
 /// Number of runs of each design.
 const RUNS: u64 = 8;
 /// Largest number of processes at a time.
-const MOST: usize = 3;
+const MAX_PROCESSES: usize = 3;
 
 impl Dice {
     /// Returns a page to begin or end at: often the start of a huge page, or a page next to it.
@@ -171,8 +171,8 @@ impl Run {
     }
 
     fn fork(&mut self) {
-        if self.processes.len() == MOST {
-            let gone = self.dice.roll(MOST as u64) as usize;
+        if self.processes.len() == MAX_PROCESSES {
+            let gone = self.dice.roll(MAX_PROCESSES as u64) as usize;
             self.look(gone);
             self.processes.remove(gone);
         }

@@ -41,7 +41,7 @@ const PAGES: u64 = 6;
 const WINDOW: u64 = 16;
 const HUGE: u64 = BASE + (1 << 30);
 const HUGE_PAGES: u64 = 512;
-const MOST: usize = 4;
+const MAX_PROCESSES: usize = 4;
 const STEPS: u64 = 160;
 /// Offset in a page of the word that holds the page's number. `PLACE` is the offset of the place for a
 /// breakpoint.
@@ -316,7 +316,7 @@ impl Run {
     }
 
     fn fork(&mut self, who: usize) {
-        if self.processes.len() < MOST {
+        if self.processes.len() < MAX_PROCESSES {
             let (process, places) = &self.processes[who];
             let child = Process::of(process.fork().unwrap());
             let mut places = places.clone();

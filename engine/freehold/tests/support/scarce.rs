@@ -21,7 +21,7 @@ use freehold_sync::Host;
 const CHUNK: usize = 2048;
 /// Largest number of VMAs of the hog. With more, the world should be replaced, because the hog's VMAs make
 /// each scene slower.
-const MOST: u64 = 500;
+const MAX_HOG_VMAS: u64 = 500;
 /// Address of the pages that the hog frees to put frames into the cache.
 const SPARES: u64 = BASE + (5 << 30);
 /// Address of the hog's VMAs, each of one page.
@@ -66,7 +66,7 @@ impl ScarceWorld {
 
     /// Returns true if the next scene should have a new world.
     pub fn is_worn(&self) -> bool {
-        self.hog.counts().map_count > MOST || self.world.engine().failed_frames() > 0
+        self.hog.counts().map_count > MAX_HOG_VMAS || self.world.engine().failed_frames() > 0
     }
 
     /// Leaves `spare` VMAs and `spare` frames in the caches. The frames are in the cache of this thread's

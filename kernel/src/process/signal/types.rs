@@ -10,13 +10,13 @@ use linux_raw_sys::general::*;
 /// A set of signals: signal n is bit n - 1.
 pub type Set = u64;
 
-/// Returns the set that contains only this signal, from 1 to [`MOST`].
+/// Returns the set that contains only this signal, from 1 to [`MAX_SIGNAL`].
 pub const fn bit(signal: u32) -> Set {
     1 << (signal - 1)
 }
 
 /// The highest signal number.
-pub const MOST: u32 = 64;
+pub const MAX_SIGNAL: u32 = 64;
 /// Signals that cannot be blocked, caught or ignored.
 pub const ALWAYS: Set = bit(SIGKILL) | bit(SIGSTOP);
 /// Signals that stop a process by default.
@@ -31,7 +31,7 @@ const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 /// number is pending at most once.
 pub const REAL_TIME: u32 = 32;
 /// Maximum number of pending signals of a thread or process, independent of RLIMIT_SIGPENDING.
-const MOST_PENDING: usize = 4096;
+const MAX_PENDING: usize = 4096;
 
 /// The values of `handler` that are no addresses: SIG_DFL and SIG_IGN.
 pub const DEFAULT: u64 = 0;
@@ -73,7 +73,7 @@ impl Action {
 }
 
 /// The actions by signal number; element 0 is not used.
-pub type Actions = [Action; MOST as usize + 1];
+pub type Actions = [Action; MAX_SIGNAL as usize + 1];
 
 /// The information of a signal: `siginfo_t`, of which only the first 48 bytes are used.
 #[derive(Clone, Copy, Debug, Default)]
@@ -145,7 +145,7 @@ impl Pending {
                 && other.fields[0] as u32 == info.fields[0] as u32
         };
         let once = info.signal < REAL_TIME || info.code == SI_TIMER && self.queue.iter().any(timer);
-        if again && once || self.queue.len() >= MOST_PENDING {
+        if again && once || self.queue.len() >= MAX_PENDING {
             return false;
         }
         self.set |= bit(info.signal);

@@ -16,7 +16,7 @@ use std::{
 };
 
 /// Maximum number of links in one path. With more links, the path counts as a cycle.
-const MOST_LINKS: usize = 40;
+const MAX_LINKS: usize = 40;
 
 /// The source of a file's bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Tree {
             at.push(&name);
             if let Some(Node::Link(target)) = self.nodes.get(&at) {
                 links += 1;
-                if links > MOST_LINKS {
+                if links > MAX_LINKS {
                     return None;
                 }
                 at = if target.is_absolute() { "/".into() } else { parent(&at) };
@@ -174,7 +174,7 @@ impl Tree {
             match self.take_one(&next, &next)? {
                 Node::Link(target) => {
                     links += 1;
-                    if links > MOST_LINKS {
+                    if links > MAX_LINKS {
                         return Err(format!("cannot read {}: its links form a cycle", path.display()));
                     }
                     at = if target.is_absolute() { "/".into() } else { at };

@@ -23,7 +23,7 @@ const WINDOW: u64 = 32;
 /// Number of mapped ranges that a thread keeps for later calls.
 const KNOWN: usize = 16;
 /// Maximum number of bytes that one call may lock or touch.
-const MOST: u64 = 8 << 20;
+const MAX_BYTES: u64 = 8 << 20;
 /// Values of advice for madvise. A value that is listed twice is drawn more often. The list omits the values
 /// that mark memory as failing, and MADV_COLLAPSE, whose result depends on the free memory of the machine.
 const ADVICE: [u64; 27] =
@@ -252,7 +252,7 @@ impl Walk {
 
     /// Makes a call that may allocate pages in a range, unless the range is too large.
     fn on_few(&mut self, number: i64, addr: u64, len: u64, rest: [u64; 3]) {
-        if len <= MOST || len >= 1 << 47 {
+        if len <= MAX_BYTES || len >= 1 << 47 {
             self.on(number, addr, len, rest);
         }
     }
@@ -293,7 +293,7 @@ impl Walk {
         let len = self.len();
         let brings = flags & 0xa000 != 0 || self.future;
         let reaches = flags & 0x10 != 0 && self.own.meets(addr, len);
-        if reaches || brings && len > MOST && len < 1 << 47 {
+        if reaches || brings && len > MAX_BYTES && len < 1 << 47 {
             return;
         }
         let mut file = self.pick(&self.files.clone());
@@ -332,7 +332,7 @@ impl Walk {
         let reaches = self.own.meets(old, old_len.max(1))
             || self.own.meets(old, len)
             || flags & 2 != 0 && self.own.meets(to, len);
-        if reaches || len > MOST && len < 1 << 47 {
+        if reaches || len > MAX_BYTES && len < 1 << 47 {
             return;
         }
         let at = raw::call(libc::SYS_mremap, [old, old_len, len, flags, to, 0]);

@@ -8,7 +8,7 @@
 use std::arch::asm;
 
 /// Maximum number of mappings of a process.
-const MOST: usize = 128;
+const MAX_MAPPINGS: usize = 128;
 const PAGE: u64 = 4096;
 
 /// Makes a system call, and returns the kernel's raw result: a negative value is an errno.
@@ -54,7 +54,7 @@ pub fn in_a_child(work: impl FnOnce()) -> i32 {
 
 /// The memory that this program uses: code, stacks, heap.
 pub struct Own {
-    ranges: [(u64, u64); MOST],
+    ranges: [(u64, u64); MAX_MAPPINGS],
     count: usize,
 }
 
@@ -62,7 +62,7 @@ impl Own {
     /// Returns the current mappings.
     pub fn now() -> Own {
         let text = std::fs::read_to_string("/proc/self/maps").expect("cannot read the mappings");
-        let mut own = Own { ranges: [(0, 0); MOST], count: 0 };
+        let mut own = Own { ranges: [(0, 0); MAX_MAPPINGS], count: 0 };
         for line in text.lines() {
             let range = line.split(' ').next().and_then(|range| range.split_once('-'));
             let (start, end) = range.expect("START-END");

@@ -21,7 +21,7 @@ use freehold_trace::ReadError;
 use std::path::Path;
 
 /// Maximum number of virtual CPUs of the machine on which a replay runs.
-const MOST_CPUS: usize = 64;
+const MAX_CPUS: usize = 64;
 
 /// Runs `freehold replay`, and returns the exit status.
 ///
@@ -66,7 +66,7 @@ fn options(args: &ReplayArgs) -> Options {
         backed: args.backed,
         seed: args.seed,
         oracles: args.oracles,
-        cpus: args.cpus.map_or(usual.cpus.min(MOST_CPUS), usize::from),
+        cpus: args.cpus.map_or(usual.cpus.min(MAX_CPUS), usize::from),
         design: args.locking.unwrap_or_default(),
         ..usual
     }

@@ -29,14 +29,14 @@ pub(super) const CAPTION: f64 = 15.0;
 /// Height of the strip of processes without a lane.
 pub(super) const OTHERS: f64 = 40.0;
 /// Size limit of a picture in bytes.
-const MOST_BYTES: usize = 900_000;
+const MAX_BYTES: usize = 900_000;
 
 /// Draws a recording as one SVG document. The result is the same each time for the same recording.
 pub fn draw(name: &str, life: &Life) -> String {
     let mut cell = 1.0;
     loop {
         let picture = Picture::new(name, life, cell).draw();
-        if picture.len() <= MOST_BYTES || cell > 16.0 {
+        if picture.len() <= MAX_BYTES || cell > 16.0 {
             return picture;
         }
         cell *= 2.0;

@@ -7,9 +7,9 @@
 use super::life::{Life, Process};
 
 /// Largest number of rows.
-const MOST_ROWS: usize = 7;
+const MAX_ROWS: usize = 7;
 /// Largest number of processes in the rows.
-const MOST_PROCESSES: usize = 160;
+const MAX_PROCESSES: usize = 160;
 /// Smallest share of the total time that a process must live to be drawn.
 const SHORTEST: f64 = 0.003;
 
@@ -26,9 +26,9 @@ pub struct Lanes {
 pub fn lanes(life: &Life) -> Lanes {
     let mut candidates: Vec<usize> = (0..life.processes.len()).filter(|index| worth(life, *index)).collect();
     candidates.sort_by(|a, b| score(life, *b).total_cmp(&score(life, *a)).then(a.cmp(b)));
-    candidates.truncate(MOST_PROCESSES);
+    candidates.truncate(MAX_PROCESSES);
     let mut rows = rows(life, &candidates);
-    while rows.len() > MOST_ROWS {
+    while rows.len() > MAX_ROWS {
         // Removes several processes at once, because removing one process per round would take too many
         // rounds.
         candidates.truncate((candidates.len() - 1).min(candidates.len() * 15 / 16));

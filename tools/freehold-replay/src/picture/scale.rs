@@ -17,12 +17,12 @@ use std::collections::BTreeMap;
 /// Smallest hole, in bytes, that may separate parts of an address space.
 const FAR: u64 = 1 << 30;
 /// Largest number of holes that separate parts. The largest holes are chosen.
-const MOST_BREAKS: usize = 6;
+const MAX_BREAKS: usize = 6;
 /// Height of a hole that separates parts, in the unit of [`Scale::new`].
 const BREAK: f64 = 5.0;
 /// Largest number of equal pieces into which addresses with faults are cut. Pieces with more faults get more
 /// height.
-const MOST_CHUNKS: usize = 4096;
+const MAX_CHUNKS: usize = 4096;
 
 /// Positions of addresses, from 0 at the lowest to `height` at the highest.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ fn groups(atoms: Vec<Atom>) -> Vec<Group> {
     let mut holes: Vec<u64> =
         (atoms.windows(2)).map(|pair| pair[1].start - pair[0].end).filter(|hole| *hole >= FAR).collect();
     holes.sort_unstable_by_key(|hole| std::cmp::Reverse(*hole));
-    holes.truncate(MOST_BREAKS);
+    holes.truncate(MAX_BREAKS);
     let far = holes.last().copied().unwrap_or(u64::MAX);
     let mut groups: Vec<Group> = Vec::new();
     for atom in atoms {
@@ -206,13 +206,13 @@ fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
 }
 
 /// Returns the boundaries of pieces that contain faults. All pieces have the same size: the smallest size for
-/// which at most `MOST_CHUNKS` pieces contain faults.
+/// which at most `MAX_CHUNKS` pieces contain faults.
 fn chunks(pages: &[u64]) -> Vec<u64> {
     let mut shift = 4;
     loop {
         let mut chunks: Vec<u64> = pages.iter().map(|page| page >> shift).collect();
         chunks.dedup();
-        if chunks.len() <= MOST_CHUNKS {
+        if chunks.len() <= MAX_CHUNKS {
             let edges = chunks.into_iter().flat_map(|chunk| [chunk, chunk + 1]);
             return edges.map(|chunk| chunk << (shift + 12)).collect();
         }

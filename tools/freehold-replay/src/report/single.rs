@@ -14,7 +14,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 /// Number of kinds of call that have a line of their own. The other kinds share one line.
-const MOST_KINDS: usize = 12;
+const MAX_KINDS: usize = 12;
 
 const WIDE: Layout = Layout { indent: 2, gap: 3, left: 1 };
 
@@ -190,7 +190,7 @@ fn kinds(outcome: &Outcome) -> String {
     if beside {
         rows[0].extend(row(["mean, Linux", "total, Linux", "Linux / Freehold"]));
     }
-    let (shown, rest) = outcome.kinds.split_at(outcome.kinds.len().min(MOST_KINDS));
+    let (shown, rest) = outcome.kinds.split_at(outcome.kinds.len().min(MAX_KINDS));
     for kind in shown {
         let mut cells = row([&kind.name, &units::count(kind.count), &units::each(kind.freehold, kind.count)]);
         cells.push(units::duration(kind.freehold));

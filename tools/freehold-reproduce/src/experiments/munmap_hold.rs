@@ -29,7 +29,7 @@ const QUICK: [u64; 5] = [PAGE, 1 << 20, 64 << 20, GIB / 2, 2 * GIB];
 /// Largest size for the host in a quick run. The host takes 50 times as long per page.
 const QUICK_HOST: u64 = GIB / 2;
 /// Largest number of calls in a turn. A turn with a small size has several calls.
-const MOST_CALLS: u64 = 200;
+const MAX_CALLS: u64 = 200;
 
 /// Sizes of sections in the sweep.
 const SECTIONS: [u64; 6] = [4 << 20, 16 << 20, 64 << 20, 256 << 20, GIB, 4 * GIB];
@@ -188,7 +188,7 @@ fn host_seconds(size: u64) -> f64 {
 
 /// Returns the number of calls in a turn.
 fn calls(size: u64) -> u64 {
-    ((16 << 20) / size).clamp(1, MOST_CALLS)
+    ((16 << 20) / size).clamp(1, MAX_CALLS)
 }
 
 /// Runs one turn on the engine.

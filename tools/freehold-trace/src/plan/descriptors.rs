@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 const CLONE_FILES: u64 = 0x400;
 /// Maximum number of descriptors that are remembered for a process.
-const MOST: usize = 1 << 16;
+const MAX_DESCRIPTORS: usize = 1 << 16;
 
 /// The access mode of an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -133,7 +133,7 @@ impl Descriptors {
         let (_, table) = self.tables.entry(number).or_default();
         let (descriptor, table) = (descriptor as i32, Arc::make_mut(table));
         let old = match open {
-            Some(open) if table.len() < MOST => table.insert(descriptor, open),
+            Some(open) if table.len() < MAX_DESCRIPTORS => table.insert(descriptor, open),
             _ => table.remove(&descriptor),
         };
         self.left.extend(old.and_then(|old| old.userfaultfd));

@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// Maximum number of reported calls that are kept for later calls that overlap them.
-const MOST: usize = 256;
+const MAX_CALLS: usize = 256;
 
 /// The *extent* of a call: the addresses that it concerns, and its changes there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Recent {
         }
         // Only a call that is already in progress can overlap this call and return later.
         if !alone {
-            if self.calls.len() == MOST {
+            if self.calls.len() == MAX_CALLS {
                 self.calls.pop_front();
             }
             self.calls.push_back(Past { pid, space, ended, extent });

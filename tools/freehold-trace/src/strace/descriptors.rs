@@ -18,7 +18,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// Maximum number of descriptors that are kept for a process.
-const MOST: usize = 64;
+const MAX_DESCRIPTORS: usize = 64;
 
 /// The known descriptors of a process.
 #[derive(Clone, Debug, Default)]
@@ -55,7 +55,7 @@ impl Descriptors {
     pub(super) fn set(&mut self, descriptor: i32, known: Known) {
         let all = Arc::make_mut(&mut self.known);
         all.insert(descriptor, known);
-        if all.len() > MOST {
+        if all.len() > MAX_DESCRIPTORS {
             all.pop_last();
         }
     }

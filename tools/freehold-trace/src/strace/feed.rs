@@ -13,7 +13,7 @@ use crate::lines::Lines;
 use std::collections::VecDeque;
 
 /// Maximum number of bytes that are read ahead.
-const MOST_AHEAD: usize = 16 << 20;
+const MAX_AHEAD: usize = 16 << 20;
 /// Number of lines ahead that are searched for the end of a call. Enough for several calls of each task that
 /// runs at the same time.
 const FAR: usize = 1 << 12;
@@ -127,7 +127,7 @@ impl Feed {
     /// would be kept.
     fn reach(&mut self, index: usize) -> Result<bool, ReadError> {
         while self.ahead.len() <= index {
-            if self.bytes > MOST_AHEAD {
+            if self.bytes > MAX_AHEAD {
                 return Ok(false);
             }
             let Some(line) = self.read()? else { return Ok(false) };

@@ -61,10 +61,10 @@ use tasks::{Begun, NAMELESS, Tasks};
 
 /// Maximum number of names of skipped calls that are counted separately. All further names are counted
 /// together.
-const MOST_SKIPPED: usize = 1000;
+const MAX_SKIPPED: usize = 1000;
 /// Maximum length of a chain of calls that wait for each other to be reported. Further calls stay in the
 /// order of their lines.
-const MOST_WAITING: u32 = 8;
+const MAX_WAITING: u32 = 8;
 
 /// Reads the events of strace output.
 pub(crate) struct StraceReader {
@@ -416,7 +416,7 @@ impl StraceReader {
     /// Reports the begun calls of other tasks that must have freed these addresses, although their resumed
     /// lines come later.
     fn make_free(&mut self, pid: u32, from: u64, to: u64, depth: u32) -> Result<(), ReadError> {
-        if depth >= MOST_WAITING {
+        if depth >= MAX_WAITING {
             return Ok(());
         }
         for other in self.tasks.freeing(pid, from, to) {
@@ -532,7 +532,7 @@ impl StraceReader {
 
     /// Counts a call that does not concern memory.
     fn skip(&mut self, name: &str) {
-        let known = self.skipped.contains_key(name) || self.skipped.len() < MOST_SKIPPED;
+        let known = self.skipped.contains_key(name) || self.skipped.len() < MAX_SKIPPED;
         *self.skipped.entry(if known { name } else { "others" }.to_owned()).or_default() += 1;
     }
 

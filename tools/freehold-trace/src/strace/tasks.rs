@@ -6,7 +6,7 @@
 //!
 //! `mod.rs` calls [`Tasks::create`] at a clone, and calls [`Tasks::begin`] and [`Tasks::take_begun`] at the
 //! lines of a call. Use [`Tasks::get`], which hides tasks that an execve has ended ([`Task::gone`]), unless
-//! the last line of such a task matters. The sizes of all tables are limited (`MOST`), because the output may
+//! the last line of such a task matters. The sizes of all tables are limited (`MAX_TASKS`), because the output may
 //! be hostile. The tests are in `tests.rs`.
 
 use super::beside::Extent;
@@ -21,11 +21,11 @@ const CLONE_VM: u64 = 0x100;
 /// `CLONE_THREAD`: the new task belongs to the process of its creator.
 const CLONE_THREAD: u64 = 0x10000;
 /// Maximum number of tasks at a time.
-const MOST_ALIVE: usize = 1 << 16;
+const MAX_ALIVE: usize = 1 << 16;
 /// Maximum number of tasks in total.
-const MOST: u32 = 1 << 24;
+const MAX_TASKS: u32 = 1 << 24;
 /// Maximum number of bytes of calls that have not returned.
-const MOST_BEGUN: usize = 64 << 20;
+const MAX_BEGUN: usize = 64 << 20;
 
 /// The PID of the only task if the output has no column for PIDs.
 pub(super) const NAMELESS: u32 = 0;
@@ -152,8 +152,8 @@ impl Tasks {
 
     /// Adds a task to its process, or to the process `new` if the process does not exist.
     fn add(&mut self, pid: u32, serial: u32, process: u32, new: Process) -> Result<(), Bad> {
-        if self.by_pid.len() >= MOST_ALIVE {
-            return Err(Bad::TooMany("tasks at a time", MOST_ALIVE as u64));
+        if self.by_pid.len() >= MAX_ALIVE {
+            return Err(Bad::TooMany("tasks at a time", MAX_ALIVE as u64));
         }
         self.processes.entry(process).or_insert(new).alive.insert(serial);
         let task = Task { serial, process, begun: None, gone: false, leaving: false };
@@ -163,8 +163,8 @@ impl Tasks {
 
     /// Returns the next serial number.
     fn serial(&mut self) -> Result<u32, Bad> {
-        if self.serials >= MOST {
-            return Err(Bad::TooMany("tasks", u64::from(MOST)));
+        if self.serials >= MAX_TASKS {
+            return Err(Bad::TooMany("tasks", u64::from(MAX_TASKS)));
         }
         self.serials += 1;
         Ok(self.serials)
@@ -173,8 +173,8 @@ impl Tasks {
     /// Notes that the task begins a call.
     pub(super) fn begin(&mut self, pid: u32, begun: Begun, clones: bool) -> Result<(), Bad> {
         self.begun_bytes += begun.text.len();
-        if self.begun_bytes > MOST_BEGUN {
-            return Err(Bad::TooMany("bytes of calls that have not returned", MOST_BEGUN as u64));
+        if self.begun_bytes > MAX_BEGUN {
+            return Err(Bad::TooMany("bytes of calls that have not returned", MAX_BEGUN as u64));
         }
         if clones {
             self.cloning.insert(pid);

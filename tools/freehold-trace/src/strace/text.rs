@@ -14,7 +14,7 @@ use crate::error::Bad;
 use crate::fields::Fields;
 
 /// Maximum number of arguments of a call, and of elements of a list. The kernel refuses longer lists.
-const MOST_ARGS: usize = 1024;
+const MAX_ARGS: usize = 1024;
 /// The mark that strace writes into a call that never returned.
 const LEFT: &[u8] = b"<unfinished ...>)";
 
@@ -49,7 +49,7 @@ pub(super) fn args(text: &[u8], begin: usize) -> Result<(Vec<Arg<'_>>, Option<us
         let trimmed = untrimmed.trim_ascii_start();
         let at = start + untrimmed.len() - trimmed.len();
         found.push(Arg { text: trimmed.trim_ascii_end(), at });
-        if found.len() > MOST_ARGS { Err(Bad::Expected("fewer arguments", at)) } else { Ok(()) }
+        if found.len() > MAX_ARGS { Err(Bad::Expected("fewer arguments", at)) } else { Ok(()) }
     };
     while let Some(byte) = text.get(at) {
         match byte {

@@ -35,7 +35,7 @@ use freehold_sync::{
 use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
 
 /// Number of pages in the largest block.
-const MOST: PageCount = PageCount::of_bytes(SharedBlocks::LARGEST);
+const MAX_BLOCK: PageCount = PageCount::of_bytes(SharedBlocks::LARGEST);
 
 /// A page that is to be added to its file's cache.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +55,7 @@ impl Wanted {
     /// Iterates over the blocks that are allowed in a file that ends at `end`, largest first.
     pub fn blocks(self, end: PageIndex) -> impl Iterator<Item = PageRange> {
         let Wanted { index, sizes } = self;
-        let huge = block_around(index, MOST).end <= end;
+        let huge = block_around(index, MAX_BLOCK).end <= end;
         largest_first(sizes.all()).filter_map(move |bytes| {
             let block = block_around(index, PageCount::of_bytes(bytes));
             let within = sizes.within & bytes != 0 && block.end <= end;
@@ -183,5 +183,5 @@ fn largest(index: PageIndex, part: PageRange) -> u32 {
         let block = block_around(index, PageCount::block(*order));
         part.start <= block.start && block.end <= part.end
     };
-    (0..=MOST.get().ilog2()).rev().find(fits).unwrap_or(0)
+    (0..=MAX_BLOCK.get().ilog2()).rev().find(fits).unwrap_or(0)
 }

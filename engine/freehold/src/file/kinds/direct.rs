@@ -125,14 +125,14 @@ impl<P: Platform> Mapping<P> {
         // Release pairs with the acquire in `find`.
         match word.compare_exchange(0, Word::present(pfn).0, Release, Relaxed) {
             Ok(_) => self.invalidate.came(1),
-            Err(_) => self.let_go_of(pfn),
+            Err(_) => self.release_frame(pfn),
         }
         Ok(())
     }
 
     /// Returns a frame to the storage after all other references are dropped. No entry maps the frame, and
     /// lookups do not find it any more.
-    pub(in crate::file) fn let_go_of(&self, pfn: Pfn) {
+    pub(in crate::file) fn release_frame(&self, pfn: Pfn) {
         let frame = self.files().platform().frame(pfn);
         while !frame.try_leave_cache() {
             // A holder of a reference is about to flush, or is copying the page.

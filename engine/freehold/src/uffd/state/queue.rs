@@ -73,7 +73,7 @@ enum WaiterState {
 }
 
 /// The fault or event of a waiter.
-enum What<P: Platform> {
+enum Cause<P: Platform> {
     Fault {
         addr: u64,
         reason: FaultReason,
@@ -96,11 +96,11 @@ pub(crate) struct Waiter<P: Platform> {
     place: Cell<WaiterState>,
     prev: Cell<*const Waiter<P>>,
     next: Cell<*const Waiter<P>>,
-    what: UnsafeCell<What<P>>,
+    what: UnsafeCell<Cause<P>>,
 }
 
 impl<P: Platform> Waiter<P> {
-    fn new(what: What<P>, turn: usize) -> Self {
+    fn new(what: Cause<P>, turn: usize) -> Self {
         Waiter {
             word: AtomicU32::new(ASLEEP),
             turn,
@@ -113,12 +113,12 @@ impl<P: Platform> Waiter<P> {
 
     /// Creates a waiter for the page at `addr`.
     pub fn for_page(addr: u64, reason: FaultReason, write: bool) -> Self {
-        Self::new(What::Fault { addr, reason, write }, (addr / PAGE_SIZE) as usize % TURNS)
+        Self::new(Cause::Fault { addr, reason, write }, (addr / PAGE_SIZE) as usize % TURNS)
     }
 
     /// Creates a waiter that waits until its event is read.
     pub fn for_event(event: Message<P>, change: Change<P>) -> Self {
-        Self::new(What::Event(Some((event, change))), 0)
+        Self::new(Cause::Event(Some((event, change))), 0)
     }
 }
 
@@ -208,8 +208,8 @@ impl<P: Platform> Lists<P> {
             at = waiter.next.get();
             // SAFETY: the lock, which is held, guards a member's `what`.
             let meant = match unsafe { &*waiter.what.get() } {
-                What::Fault { addr, .. } => range.contains(addr & !(PAGE_SIZE - 1)),
-                What::Event(_) => true,
+                Cause::Fault { addr, .. } => range.contains(addr & !(PAGE_SIZE - 1)),
+                Cause::Event(_) => true,
             };
             if meant {
                 self.release(waiter, woken);
@@ -224,7 +224,7 @@ impl<P: Platform> Lists<P> {
             self.pending.unlink(waiter);
             self.delivered.push(waiter, WaiterState::Delivered);
             // SAFETY: the lock, which is held, guards a member's `what`.
-            if let What::Fault { addr, reason, write } = unsafe { &*waiter.what.get() } {
+            if let Cause::Fault { addr, reason, write } = unsafe { &*waiter.what.get() } {
                 return Some(Message::Fault { addr: *addr, reason: *reason, write: *write });
             }
         }
@@ -235,8 +235,8 @@ impl<P: Platform> Lists<P> {
         let message = match unsafe { &mut *waiter.what.get() } {
             // Drops the change under the lock. The reader holds a reference to the context, so this is not
             // the last reference.
-            What::Event(event) => event.take().map(|(message, _change)| message),
-            What::Fault { .. } => None,
+            Cause::Event(event) => event.take().map(|(message, _change)| message),
+            Cause::Fault { .. } => None,
         };
         self.release(waiter, woken);
         message
@@ -294,8 +294,8 @@ impl<P: Platform> Queue<P> {
         }
         // SAFETY: the waiter is not linked yet, so only the caller accesses it.
         match unsafe { &*waiter.what.get() } {
-            What::Fault { .. } => lists.pending.push(waiter, WaiterState::Pending),
-            What::Event(_) => lists.events.push(waiter, WaiterState::Events),
+            Cause::Fault { .. } => lists.pending.push(waiter, WaiterState::Pending),
+            Cause::Event(_) => lists.events.push(waiter, WaiterState::Events),
         }
         drop(lists);
         Some(Queued { queue: self, waiter })
@@ -392,7 +392,7 @@ impl<P: Platform> Queue<P> {
     }
 
     /// Wakes all waiters and readers. Called after [`close`](Self::close).
-    pub fn wake_everybody(&self) {
+    pub fn wake_all(&self) {
         self.waking(|lists, woken| {
             for place in [WaiterState::Pending, WaiterState::Delivered, WaiterState::Events] {
                 lists.release_in(place, UserRange::ALL, woken);

@@ -144,7 +144,7 @@ impl<T: Item> Depot<T> {
     }
 
     /// Removes idle chunks until at most `keep` of them are left.
-    pub(super) fn let_leave(&mut self, keep: usize) -> Leaving<T> {
+    pub(super) fn remove_idle(&mut self, keep: usize) -> Leaving<T> {
         let mut leaving = null_mut();
         while self.idle_len > keep && !self.idle.is_null() {
             let chunk = self.idle;

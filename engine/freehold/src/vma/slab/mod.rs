@@ -166,7 +166,7 @@ impl<T: Item, H: Host> Slab<T, H> {
         let leaving = {
             let mut depot = self.depot.lock::<H>();
             depot.put(surplus);
-            depot.let_leave(idle)
+            depot.remove_idle(idle)
         };
         leaving.free_later::<H>();
     }
@@ -180,7 +180,7 @@ impl<T: Item, H: Host> Drop for Slab<T, H> {
         }
         // All objects are free by now. Readers are in read sections of address spaces, and all of these have
         // ended, so there are no readers to wait for.
-        depot.let_leave(0).free_now();
+        depot.remove_idle(0).free_now();
     }
 }
 

@@ -142,8 +142,8 @@ fn objects_of_partial_chunks_are_taken_before_idle_ones() {
     depot.put(last);
     depot.put(most);
     assert_eq!((depot.partial, depot.idle_len), (null_mut(), 2));
-    depot.let_leave(1).free_now();
+    depot.remove_idle(1).free_now();
     assert_eq!(there(), CHUNK);
-    depot.let_leave(0).free_now();
+    depot.remove_idle(0).free_now();
     assert_eq!(there(), 0);
 }

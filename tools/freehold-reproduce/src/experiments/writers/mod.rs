@@ -33,7 +33,7 @@ const WATCHED_SIDES: usize = 2;
 const CPUS: [usize; 4] = [1, 14, 56, 384];
 /// Largest number of CPUs if CPUs share leaves, or if one CPU is watched. More CPUs would take too long to
 /// simulate.
-const MOST: usize = 56;
+const MAX_CPUS: usize = 56;
 /// Warm-up time for each CPU: all CPUs read the shared words once, and leaves in which CPUs conflict are
 /// split.
 const FIRST: Duration = Duration::from_micros(4);
@@ -91,7 +91,7 @@ fn cpus(scale: &Scale, areas: Areas) -> Vec<usize> {
     if !is_simulated(scale) || scale.threads.is_some() {
         return scale.threads();
     }
-    let most = if areas == Areas::Few { MOST.min(scale.cpus) } else { scale.cpus };
+    let most = if areas == Areas::Few { MAX_CPUS.min(scale.cpus) } else { scale.cpus };
     CPUS.into_iter().filter(|cpus| *cpus <= most).collect()
 }
 
@@ -110,7 +110,7 @@ fn turn(scale: &Scale, cpus: usize) -> Duration {
 
 /// Returns the number of CPUs that work while one is watched.
 fn others(scale: &Scale) -> usize {
-    (scale.cpus.min(MOST) - 1).max(1)
+    (scale.cpus.min(MAX_CPUS) - 1).max(1)
 }
 
 impl Experiment for Writers {
