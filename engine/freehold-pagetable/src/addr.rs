@@ -5,8 +5,8 @@
 //! All crates above use these types in place of integers. They do not depend on a format: a format says how
 //! many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come from callers and
 //! may be anything; nothing here checks that an address belongs to a user. Sums of addresses that can
-//! overflow are checked or saturate. Sums of frame numbers are not checked, because the numbers of existing
-//! frames are small. The functions that panic say so.
+//! overflow are checked or saturate. [`Pfn::add`] does not check its sum, because the numbers of existing
+//! frames are small. A function that can panic documents the condition.
 
 use crate::format::table_bits::TABLE_BITS;
 use core::fmt;
@@ -71,8 +71,8 @@ impl VirtAddr {
         self.0 & PAGE_MASK
     }
 
-    /// Returns the 4 KiB frame of the address inside a leaf of `level`, counted from the first frame of the
-    /// leaf.
+    /// Returns the index of the address's 4 KiB frame inside a leaf of `level`. The first frame of the leaf
+    /// has index 0.
     #[inline]
     pub const fn frame_in_leaf(self, level: Level) -> u64 {
         (self.0 & (level.span() - 1)) >> PAGE_SHIFT
@@ -115,14 +115,14 @@ impl Pfn {
         self.0 & (level.frames() - 1) == 0
     }
 
-    /// Returns the last frame up to this one at which a leaf of `level` may start.
+    /// Returns the highest frame, not above this frame, at which a leaf of `level` may start.
     #[inline]
     pub const fn align_down(self, level: Level) -> Self {
         Pfn(self.0 & !(level.frames() - 1))
     }
 
-    /// Returns the first frame from this one on at which a leaf of `level` may start. Returns `None` if there
-    /// is none.
+    /// Returns the lowest frame, not below this frame, at which a leaf of `level` may start. Returns `None`
+    /// if no such frame exists.
     #[inline]
     pub const fn align_up(self, level: Level) -> Option<Self> {
         match self.0.checked_next_multiple_of(level.frames()) {
@@ -148,9 +148,9 @@ pub enum Level {
     Pmd = 1,
     /// 1 GiB per entry.
     Pud = 2,
-    /// 512 GiB per entry. The root of four levels.
+    /// 512 GiB per entry. The root level of formats with four levels.
     P4d = 3,
-    /// 256 TiB per entry. The root of five levels.
+    /// 256 TiB per entry. The root level of formats with five levels.
     Pgd = 4,
 }
 

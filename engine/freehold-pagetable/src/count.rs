@@ -56,7 +56,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         self.count_below(memory, (self.root(), F::ROOT), Self::clip(range), count);
     }
 
-    /// Adds the tables below one upper table, over a part of the range.
+    /// Adds the tables below one upper table. `range` lies within the span of that table.
     fn count_below(&self, memory: &M, (table, level): (Pfn, Level), range: VaRange, count: &mut TableCount) {
         let mut rest = range;
         while !rest.is_empty() {

@@ -1,12 +1,12 @@
 //! Iteration over the non-empty entries of one locked table.
 //!
 //! A caller can clear the entries, change them in place, or read them. All functions need the table's lock (a
-//! [`PteGuard`]). Those for a range use the group bits of the table (`groups.rs`) to skip empty groups. A
-//! visitor gets the tables of a longer range one after another from `walk.rs`.
+//! [`PteGuard`]). The functions for a range use the group bits of the table (`groups.rs`) to skip empty
+//! groups. A visitor gets the tables of a longer range one after another from `walk.rs`.
 //!
-//! A bit of a group is cleared only after every entry of the group was seen empty under the same lock, or a
-//! later zap would miss an entry. The range that is reported to [`StaleTranslations`] must contain every
-//! changed entry that hardware may have cached; `tests/gather.rs` checks its two ends.
+//! The bit of a group is cleared only after every entry of the group was seen empty under the same lock.
+//! Otherwise a later zap would miss an entry. The range that is reported to [`StaleTranslations`] must
+//! contain every changed entry that hardware may have cached; `tests/gather.rs` checks its two ends.
 
 use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
@@ -38,7 +38,7 @@ impl<F: Format> ZapEntry<'_, F> {
     #[inline]
     pub fn clear(&mut self) {
         // Release: pairs with the acquire of `peek`. A lock-free reader that finds the entry empty also finds
-        // the gather counted. The flush waits for the hardware, which takes no lock.
+        // the gather counted. The hardware needs no such order, because the flush waits for the hardware.
         self.entry.store(0, Ordering::Release);
         self.cleared = true;
     }
@@ -62,8 +62,8 @@ impl<F: Format> ZapEntry<'_, F> {
 
 impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     /// Calls `f` for every non-empty entry of `range`, in ascending order. `f` clears the entry or keeps it.
-    /// `f` gets the address, the entry, and `stale`, to which it can pass frames. Groups of empty entries are
-    /// skipped.
+    /// `f` gets the address, the entry, and `stale`. `f` can pass frames to `stale`. Groups of empty entries
+    /// are skipped.
     ///
     /// # Panics
     /// Panics if `range` leaves the table or does not consist of whole pages. Nothing has changed then.
@@ -127,7 +127,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
     }
 
     /// [Changes](Self::change) the entry of the page that contains `address` in place, unless the entry is
-    /// empty. Does not read the groups, which do not help for a single entry.
+    /// empty. Does not read the group bits, which do not help for a single entry.
     ///
     /// # Panics
     /// Panics if `address` is not in the span of this table. Nothing has changed then.
@@ -138,8 +138,8 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         stale: &mut impl StaleTranslations,
         f: impl FnMut(Pte<F>) -> Pte<F>,
     ) {
-        // Unlike the check in `indices`, this one compares bases: a walk to this table has computed its base
-        // from the address.
+        // This check compares bases, unlike the check in `indices`, because the walk to this table has
+        // computed the table's base from the address.
         assert!(address.span_down(Level::Pmd) == self.table.base, "{NOT_OF_TABLE}");
         let Some(slot) = self.slot(address.index(Level::Pte)) else { return };
         stale.begin_change();

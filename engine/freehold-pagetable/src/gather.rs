@@ -141,8 +141,8 @@ impl GatherState {
 
     /// Counts a gather, before its first change.
     fn enter(&self) {
-        // Relaxed: the count is sequenced before the clear that follows. The clear is a release, and the
-        // table's unlock publishes it as well. See `others`.
+        // Relaxed: the count is sequenced before the clear that follows. The clear is a release and publishes
+        // the count, as does the unlock of the table. See `others`.
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -390,7 +390,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         self.tables_freed = false;
     }
 
-    // Not inlined: it would take registers away from the work for each page.
+    // Not inlined, because the inlined code would take registers away from the work for each page.
     #[inline(never)]
     fn flush_and_release(&mut self) {
         self.flush();

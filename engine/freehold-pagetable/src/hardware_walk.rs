@@ -200,7 +200,8 @@ fn step<F: Format>(
 }
 
 bitflags! {
-    /// The rights that a thread denies itself for the pages of a key, with Linux's numbers.
+    /// The rights that a thread denies itself for the pages of a protection key. The bit numbers are those of
+    /// Linux.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct PkeyRights: u32 {
         /// PKEY_DISABLE_ACCESS: loads and stores.

@@ -2,9 +2,10 @@
 //! the reverse map, the huge pages of pools, and walks at a leaf above 4 KiB
 //! ([`Visitor::large`](crate::Visitor)).
 //!
-//! A [`LeafGuard`] forwards each operation to the guard of its level (`table.rs`), which describes it. So a
-//! new operation belongs in `table.rs` first. The caller keeps the table from being unlinked. Code for pages
-//! of 4 KiB uses [`PteGuard`](crate::PteGuard), which need not find out the level.
+//! A [`LeafGuard`] forwards each operation to the guard of its level. `table.rs` has these guards and
+//! describes the operations, so a new operation belongs in `table.rs` first. The caller keeps the table from
+//! being unlinked. Code for pages of 4 KiB uses [`PteGuard`](crate::PteGuard), which need not find out the
+//! level.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
@@ -45,7 +46,7 @@ macro_rules! table {
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Locks the table of `level` for `address`, if there is one, and returns the entry of `address` in it.
-    /// Entries of `level` can be leaves.
+    /// `level` must be a level whose entries can be leaves.
     ///
     /// The caller keeps the table from being unlinked, except by [reclaiming](crate::reclaim); see the
     /// [crate's protocol](crate).

@@ -57,8 +57,8 @@
 //!    A full gather flushes and releases between two tables.
 //! 3. Tables whose whole span is free are unlinked, from the leaves up.
 //! 4. [`Gather::finish`] flushes, removes itself from the count, releases the frames and frees the tables. If
-//!    another gather is still counted, it flushes everything: an entry found empty may be one that the other
-//!    gather has not flushed yet (hazard C-4).
+//!    another gather is still counted, [`Gather::finish`] flushes everything, because the other gather may
+//!    have emptied an entry and not flushed it yet (hazard C-4).
 //!
 //! ## Lock order
 //!

@@ -1,9 +1,9 @@
 //! The memory of tables: the interface to the embedding kernel.
 //!
 //! A platform implements [`TableMemory`]. It supplies for each table the page that the hardware reads
-//! ([`Table`]) and a software record ([`TableMeta`]). Only this crate writes to them while the table is
-//! allocated, apart from the hardware. The lock in the record guards most writers; see the [crate's
-//! protocol](crate#writers-of-an-entry).
+//! ([`Table`]) and a software record ([`TableMeta`]). While the table is allocated, only this crate writes to
+//! the page and the record, except that the hardware sets bits in the page. The lock in the record guards
+//! most writers; see the [crate's protocol](crate#writers-of-an-entry).
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;
@@ -92,7 +92,7 @@ pub struct TableMeta {
     pub(crate) filled: AtomicU64,
     /// The list of tables deposited for splitting leaves of this table. Written under `lock`. The value is
     /// the number of the first table plus one, or 0 for none. In the record of a deposited table, the value
-    /// leads to the next one, under the same lock.
+    /// names the next table of the list in the same way, and the lock of the upper table guards the value.
     pub(crate) spare: AtomicU64,
     /// Number of spaces that use the table in addition to the first; see `crate::share`.
     pub(crate) shares: AtomicU32,
@@ -121,10 +121,11 @@ impl TableMeta {
 
     /// Resets the record to that of an empty table.
     ///
-    /// Called by the memory before it hands out a table again. No entry points to the table. The lock is left
-    /// alone, because a task that found the table earlier may still hold it for a moment.
+    /// Called by the memory before it hands out a table again. No entry points to the table. The lock is not
+    /// reset, because a task that found the table earlier may still hold it for a moment.
     pub fn reset(&self) {
-        // Relaxed, pairs with nothing: the table is unreachable, and handing it out orders later accesses.
+        // Relaxed, pairs with nothing: the table is unreachable, and the memory orders later accesses when it
+        // hands out the table.
         self.filled.store(0, Ordering::Relaxed);
         debug_assert_eq!(self.spare.load(Ordering::Relaxed), 0, "a table was freed with deposited tables");
         debug_assert_eq!(self.shares.load(Ordering::Relaxed), 0, "a shared table was freed");

@@ -47,8 +47,8 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
                 continue;
             }
             let Some(new) = guard.withdraw().or_else(|| own.take()) else {
-                // Allocate without the lock. If a deposited table is available in the next round, this table
-                // is also freed without the lock.
+                // Allocate without the lock. If the next round finds a deposited table, the allocated table
+                // is freed at the end, also without the lock.
                 drop(guard);
                 own = Some(PreallocatedTable::try_new(self.memory)?);
                 continue;

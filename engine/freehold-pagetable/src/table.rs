@@ -8,10 +8,10 @@
 //!
 //! A *deposited* table is an empty table in a list of an upper table, stored for the split of a leaf there.
 //! No entry points to it, so neither the hardware nor a walk reaches it. A task that installs a huge leaf
-//! [deposits](EntryGuard::deposit) one, so that a split of a leaf of this upper table needs no allocation. A
-//! task that removes such a leaf [withdraws](EntryGuard::withdraw) one. The list belongs to the upper table
-//! and is guarded by its lock; which leaf a deposited table was meant for does not matter. Before the deposit
-//! and after the withdrawal, the table is a [`PreallocatedTable`] that its task owns.
+//! [deposits](EntryGuard::deposit) a table, so that a split of a leaf of this upper table needs no
+//! allocation. A task that removes such a leaf [withdraws](EntryGuard::withdraw) a table. The list belongs to
+//! the upper table and is guarded by its lock; which leaf a deposited table was meant for does not matter.
+//! Before the deposit and after the withdrawal, the table is a [`PreallocatedTable`] that its task owns.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
@@ -34,8 +34,8 @@ pub trait StaleTranslations {
     fn add_changed(&mut self, span: VaRange, tables: bool);
 }
 
-/// States that no processor can hold a translation of what is changed: the space never ran, or the caller
-/// flushes.
+/// States that no processor can hold a translation through the changed entries: the space never ran, or the
+/// caller flushes.
 #[derive(Clone, Copy, Debug)]
 pub struct NotCached;
 
@@ -117,8 +117,9 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
     }
 
     /// Takes the lock of a linked table like [`lock_linked`](Self::lock_linked), without waiting. For walkers
-    /// that hold no lock, because a flush may wait for them while the table is locked. Returns `None` if the
-    /// lock is held or the table is no longer linked.
+    /// that hold no lock. Such a walker must not wait for the table's lock, because the holder of the lock
+    /// may be in a flush that waits for the walker. Returns `None` if the lock is held or the table is no
+    /// longer linked.
     pub fn try_lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {
         let lock = self.meta.lock.try_lock::<M>(Self::RANK)?;
         let guard = EntryGuard { table: self, _lock: lock };
@@ -206,8 +207,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         self.table.parent.is_none_or(|(slot, pfn)| slot.load(Ordering::Acquire) == F::table(pfn))
     }
 
-    /// Returns the entry for `address`. Under the lock, only the hardware changes it, by setting accessed and
-    /// dirty bits. Above [`Level::Pte`], an empty slot may also become a pointer to a table.
+    /// Returns the entry for `address`. Under the lock, only the hardware changes the entry, by setting
+    /// accessed and dirty bits. Above [`Level::Pte`], an empty slot may also become a pointer to a table.
     #[inline]
     pub fn get(&self, address: VirtAddr) -> Pte<F> {
         // Relaxed: entries of the lowest level are written under the lock that this guard holds. Upper levels
@@ -365,14 +366,15 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
             return false;
         }
         let table = self.take(from, stale).raw();
-        // Release on success: pairs with the acquire of every walk. Relaxed on failure: nothing is followed.
+        // Release on success: pairs with the acquire of every walk. Relaxed on failure: the entry found there
+        // is not followed.
         let hung = slot.compare_exchange(0, table, Ordering::Release, Ordering::Relaxed);
         assert!(hung.is_ok(), "the target slot was filled during the move");
         true
     }
 
     /// Deposits `spare` with this table: stores it for the split of a leaf, so that the split cannot fail. A
-    /// caller that removes a leaf for which a table was deposited [withdraws](Self::withdraw) one.
+    /// caller that removes a leaf for which a table was deposited [withdraws](Self::withdraw) a table.
     ///
     /// # Panics
     /// Panics if `spare` is from another memory than this table.

@@ -72,7 +72,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
 /// The state of one call of [`PageTable::unlink_tables`].
 struct Unlink<'g, 'a, F, M, T: Tlb, const FRAMES: usize> {
     memory: &'g M,
-    /// Only tables whose whole span lies in here are unlinked.
+    /// The addresses within which the whole span of every unlinked table lies.
     bounds: VaRange,
     gather: &'g mut Gather<'a, T, FRAMES>,
     format: core::marker::PhantomData<F>,

@@ -149,7 +149,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         let (mut table, mut level) = (self.tables.root(), F::ROOT);
         loop {
             let entry = self.memory.table(table).entry(range.start().index(level));
-            // Acquire: as in `entry`. In all other cases, `entry` decides by its own load.
+            // Acquire: as in `entry`. If this function returns `None`, `entry` decides by its own load.
             match F::kind(entry.load(Ordering::Acquire), level) {
                 Kind::Table { pfn } if level == Level::Pmd => return Some((entry, pfn)),
                 Kind::Table { pfn } => (table, level) = (pfn, level.below()),
@@ -220,13 +220,14 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     ) -> Option<ControlFlow<()>> {
         visitor.unlocked(part);
         let table = PageTable::<F, M>::entry_table::<0>(self.memory, pfn, part.start(), Some((entry, pfn)));
-        // Does the work of `lock_linked`, which would move the guard.
+        // These two lines do the work of `lock_linked`. A call of `lock_linked` would move the guard in
+        // memory.
         let table = table.lock_any();
         table.is_linked().then(|| visitor.table(table, part))
     }
 
-    // Not inlined, like `large`: the call is rare, and its stack space would be added to every level of the
-    // walk.
+    // Not inlined, like `large`: the call is rare, and inlining would add its stack space to every level of
+    // the walk.
     /// Links a table into an empty entry, unless another task fills the entry first. The caller loads the
     /// entry again.
     #[inline(never)]

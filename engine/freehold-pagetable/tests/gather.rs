@@ -22,7 +22,8 @@ fn page(n: u64) -> UnmappedFrame {
     UnmappedFrame::new(Pfn::new(n), Level::Pte)
 }
 
-/// Returns true if a gather is counted: then even a gather that changes nothing flushes.
+/// Returns true if a gather is counted. Finishes another gather that changes nothing: such a gather flushes
+/// only if one more gather is counted.
 fn is_pending(memory: &Memory, state: &GatherState) -> bool {
     let tlb = Ledger::new(memory);
     Gather::<_>::new(&tlb, state).finish();
@@ -94,8 +95,8 @@ fn entries_that_hardware_cannot_cache_are_not_flushed() {
     assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
 }
 
-/// Two entries that hardware may have cached lie among entries without access. The range ends anywhere around
-/// them: inside a group of entries, and at its edges.
+/// Two entries that hardware may have cached lie among entries without access. The two entries take every
+/// position, inside a group of entries and at its edges, and the changed range ends at them or beyond.
 #[test]
 fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
     let memory = Memory::new(8);
@@ -223,8 +224,8 @@ fn an_exclusive_gather_is_not_counted() {
     assert_eq!(tlb.take(), [exact(AT, AT + PAGE, false)]);
 }
 
-/// More frames and tables than fit: the gather flushes in the middle, and each flush comes before the release
-/// of what it covers.
+/// A gather that gets more frames and tables than it holds flushes in the middle. Each flush comes before the
+/// release of the frames and tables that it covers.
 #[test]
 fn a_full_gather_flushes_and_goes_on() {
     assert_eq!(flushes_of_a_large_range(0), 99 + 4, "one per full gather, and one per 32 tables");

@@ -2,7 +2,7 @@
 //! (`src/table.rs` defines the term).
 //!
 //! The memory of a test (`common/mod.rs`) can refuse an allocation. So a test sees whether a split used a
-//! deposited table or allocated one, and the number of live tables shows whether each was freed once.
+//! deposited table or allocated one, and the number of live tables shows whether each table was freed once.
 //!
 //! The list is accessed only under the lock of the upper table. So two splits never take the same table, and
 //! neither do a split and the removal of a leaf. There is no other order to check, so no test here runs under

@@ -6,8 +6,8 @@
 //! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. Loom does so
 //! even if the compare-and-swap succeeded without seeing the store, and therefore must have come first.
 //!
-//! The first thread stores, and a spawned thread reads. In the other arrangement, loom 0.7 does not try the
-//! schedules in which the store of the spawned thread comes before the load of the first thread.
+//! In these tests the first thread stores, and a spawned thread reads. If the spawned thread stored and the
+//! first thread read, loom 0.7 would not try the schedules in which the store comes before the load.
 #![cfg(loom)]
 
 mod common;
@@ -270,7 +270,7 @@ impl Tlb for CachedTlb {
     }
 }
 
-/// Clears the page if it is mapped. Returns after the flush that the caller may rely on.
+/// Clears the page if it is mapped, and checks that the TLB does not hold the page afterwards.
 fn discard(world: &World) {
     let mut gather = Gather::<_, 2>::new(&world.tlb, &world.state);
     let table = world.tables.pte_table(&world.memory, at(0)).unwrap();

@@ -77,7 +77,7 @@ impl Tlb for SpaceTlb<'_> {
     }
 }
 
-/// Two faults of one space share one table. The table is counted once, in any order of the two.
+/// Two faults of one space share one table. The table is counted once, in any order of the two faults.
 #[test]
 fn two_sharers_of_a_table_are_counted_once() {
     loom::model(|| {

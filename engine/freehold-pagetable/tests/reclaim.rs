@@ -157,8 +157,8 @@ impl Visitor<X86_4, Memory> for LoseFirst<'_, '_> {
     fn unlocked(&mut self, _: VaRange) {
         if !std::mem::replace(&mut self.lost, true) {
             assert!(reclaim(self.tables, self.memory, self.tlb, &GatherState::new(), 0));
-            // Link another table there. The memory hands out the reclaimed table first, so the test first
-            // links that table at another address.
+            // Links another table there. The memory hands out the reclaimed table first, so the first call
+            // links that table at another address, and the second call links a new table.
             let _hold = found(self.tables, self.memory, 5);
             found(self.tables, self.memory, 0).lock().install(at(0, 3), page()).unwrap();
         }

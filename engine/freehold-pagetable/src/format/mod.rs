@@ -23,8 +23,8 @@ bitflags! {
     /// The rights and the state of a leaf. A leaf permits reading, except with
     /// [`NO_ACCESS`](PteFlags::NO_ACCESS).
     ///
-    /// The bit numbers are those of x86-64 where x86-64 has such a bit, because entries are read and written
-    /// for every page that is touched.
+    /// If x86-64 has a bit for a flag, the flag has the number of that bit. This makes the conversion of an
+    /// entry cheap, which matters because every touched page needs conversions.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct PteFlags: u32 {
         /// The entry keeps its frame, but every access faults. Used for `PROT_NONE`, and for entries that
@@ -35,7 +35,7 @@ bitflags! {
         const WRITE = 1 << 1;
         /// The unprivileged mode may use the page.
         const USER = 1 << 2;
-        /// The caching is write-through.
+        /// The page is cached write-through.
         const WRITE_THROUGH = 1 << 3;
         /// The page is not cached.
         const NO_CACHE = 1 << 4;
@@ -164,7 +164,7 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     fn flags(raw: u64) -> PteFlags;
     /// Returns the leaf with other flags and the same frame.
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64;
-    /// Returns the leaf without these flags. All of them are in [`PteFlags::REVOCABLE`].
+    /// Returns the leaf without these flags. `flags` contains only flags of [`PteFlags::REVOCABLE`].
     fn without(raw: u64, flags: PteFlags) -> u64;
     /// Returns the frame of a leaf, or the table that a table entry points to.
     fn pfn(raw: u64) -> Pfn;
@@ -185,16 +185,16 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// Returns the fault that the processor would raise. If the hardware leaves the accessed or dirty bit to
     /// software, a leaf without that bit also causes a fault.
     fn hardware_step(raw: u64, level: Level, access: Access, rights: &mut Rights) -> Result<u64, WalkFault>;
-    /// Checks that this format has `address`.
+    /// Checks that `address` exists in this format.
     ///
     /// # Errors
-    /// Returns the fault that the processor would raise for an address that the format does not have.
+    /// Returns the fault that the processor would raise for an address that does not exist in the format.
     fn hardware_address(address: u64, access: Access) -> Result<(), WalkFault>;
 }
 
 /// One entry of a table, as a value: a copy of the entry.
 ///
-/// The meaning depends on the level of the table that the entry came from, which the caller knows.
+/// The meaning of an entry depends on the level of its table. The caller knows that level.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Pte<F> {
@@ -293,10 +293,11 @@ impl<F: Format> Pte<F> {
         Self::from_raw(F::with_flags(self.raw, level, flags))
     }
 
-    /// Returns the leaf without these flags, at any level. All of them are in [`PteFlags::REVOCABLE`].
+    /// Returns the leaf without these flags, at any level. `flags` contains only flags of
+    /// [`PteFlags::REVOCABLE`].
     ///
     /// # Panics
-    /// Panics in test builds if another flag is among them.
+    /// Panics in test builds if `flags` contains a flag that is not in [`PteFlags::REVOCABLE`].
     #[inline]
     pub fn without(self, flags: PteFlags) -> Self {
         debug_assert!(PteFlags::REVOCABLE.contains(flags), "{flags:?} are not all revocable");

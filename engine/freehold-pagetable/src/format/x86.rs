@@ -1,9 +1,9 @@
 //! Entries of x86-64, as in the Intel manual, volume 3, section 5.5 ("4-level paging and 5-level paging"),
 //! and the checks of the processor at each level of a walk ([`Format::hardware_step`]).
 //!
-//! An entry with P clear is free for software, except that the word zero is the empty slot. So markers and
-//! leaves without access use the bits of such entries. `tests/format.rs` checks the encoding bit by bit, and
-//! `tests/tables.rs` the faults of a walk.
+//! An entry with P clear is free for software, except that the word zero is the empty slot. So P is clear in
+//! markers and in leaves without access. `tests/format.rs` checks the encoding bit by bit, and
+//! `tests/tables.rs` checks the faults of a walk.
 //!
 //! | bits | in a leaf or table entry | in a marker |
 //! | --- | --- | --- |
@@ -87,8 +87,8 @@ impl<const N: usize> Format for X86<N> {
         ((pfn.get() << PAGE_SHIFT) & FRAME) | size | bits(flags)
     }
 
-    /// Permits everything, so that the leaf decides. The accessed bit is set from the start, so the hardware
-    /// never writes to upper tables.
+    /// Returns a table entry that permits everything, so that the leaf decides. Its accessed bit is set from
+    /// the start, so the hardware never writes to upper tables.
     #[inline]
     fn table(pfn: Pfn) -> u64 {
         ((pfn.get() << PAGE_SHIFT) & FRAME) | P | RW | US | A

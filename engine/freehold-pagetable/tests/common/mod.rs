@@ -77,8 +77,8 @@ fn fill(table: &Table, raw: u64) {
     (0..ENTRIES).for_each(|index| table.entry(index).store(raw, Ordering::Relaxed));
 }
 
-// SAFETY: a table is handed out once until it is freed. `free_table` checks that it is empty. The vector of
-// pages never changes.
+// SAFETY: a table is not handed out again before it is freed. `free_table` checks that it is empty. The
+// vector of pages never changes.
 unsafe impl TableMemory for Memory {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let mut books = self.books.lock().unwrap();
