@@ -82,7 +82,8 @@ pub(crate) const WRITER_SPINS: u32 = if CHECKED { 0 } else { 6 };
 /// Calls of `Host::relax` between two looks of a writer.
 pub(crate) const WRITER_SPIN_INTERVAL: u32 = 64;
 /// Number of times that a waiter looks again before it goes to sleep. These looks take about as long as going
-/// to sleep and being woken, so a wait costs at most about twice the better of the two choices.
+/// to sleep and being woken, so a wait costs at most about twice as much as the cheaper choice between
+/// spinning and sleeping.
 pub(crate) const SPINS_BEFORE_SLEEP: u32 = if CHECKED { 1 } else { 400 };
 /// Longest pause between two looks at a spin lock, in calls of `Host::relax`.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };

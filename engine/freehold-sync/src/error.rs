@@ -8,8 +8,8 @@
 
 use core::fmt;
 
-/// Defines an error enum whose `Display` prints the documentation of its variants, so that the two cannot
-/// differ.
+/// Defines an error enum whose `Display` prints the documentation of its variants, so that message and
+/// documentation cannot differ.
 ///
 /// The first paragraph of each variant's documentation is its message: one sentence, without links. If the
 /// paragraph has another form, the build fails. Further paragraphs appear in the documentation only.

@@ -108,8 +108,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     ///
     /// Until the matching [`spin_exit`](Self::spin_exit) the task stays on its CPU: preemption is off. The
     /// host decides by rank whether interrupts are off as well. Where TLB flushes are interrupts, interrupts
-    /// stay on for page tables: a task that spins for a page table must take the flushes, unless
-    /// [`relax`](Self::relax) performs them. The engine takes no lock in an interrupt.
+    /// stay on for page tables: a task that spins for the lock of a page table must receive the interrupts of
+    /// flushes, unless [`relax`](Self::relax) performs the flushes. The engine takes no lock in an interrupt.
     ///
     /// The sections of one task may overlap without nesting: locks are released in any order, and two may
     /// have the same rank. So a host counts sections; the first one turns preemption or interrupts off, and
@@ -128,8 +128,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Returns the time of a monotonic clock in nanoseconds.
     fn now_ns() -> u64;
 
-    /// Pauses briefly. Called in every iteration of a loop that waits for another CPU. May switch tasks only
-    /// while no spin section is open, and no read section that must keep its CPU.
+    /// Pauses briefly. Called in every iteration of a loop that waits for another CPU. Must not switch tasks
+    /// while a spin section is open, or while a read section is open that must stay on its CPU.
     fn relax();
 
     /// Runs `f` on the calling task's record of held locks. Returns `None` if the task has no record; its

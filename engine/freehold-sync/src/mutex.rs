@@ -11,9 +11,9 @@
 //! | 2 | held, and tasks may sleep | exchange to 0, by the holder, which then wakes one task |
 //!
 //! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken task takes
-//! the mutex as 2, because other tasks may still sleep. The release of that task then wakes the next one, so
-//! no sleeper is forgotten. Another task may take the mutex before the woken task does; the mutex guarantees
-//! no order. A task spins for a while before it sleeps, as with the reader/writer lock.
+//! the mutex by an exchange to 2, because other tasks may still sleep. The release of that task then wakes
+//! the next sleeper, so no sleeper is forgotten. Another task may take the mutex before the woken task does;
+//! the mutex guarantees no order. A task spins for a while before it sleeps, as with the reader/writer lock.
 
 use crate::atomic::{AtomicU32, Ordering, SPINS_BEFORE_QUEUEING, const_unless_loom};
 use crate::host::Host;

@@ -57,7 +57,8 @@ impl RawSpin {
     #[inline]
     pub fn lock<H: Host>(&self, rank: Rank) -> RawSpinGuard<'_, H> {
         rank::will_wait::<H>(rank);
-        // Comes first: a task that holds the lock must not be preempted by a task that spins for it.
+        // This call comes first: a task that holds the lock must not be preempted by a task that spins for
+        // it.
         H::spin_enter(rank);
         if !self.try_take() {
             self.lock_slow::<H>();

@@ -10,9 +10,9 @@
 //! The release of the exchange to 0 pairs with two acquires. The first is that of the compare-and-swap or the
 //! exchange that finds 0. The second is that of `wait`, when it reads 0 or the value that a later holder
 //! stored. A waiter sleeps while the word is 2, and the holder wakes all sleepers if it finds 2, so no
-//! sleeper is forgotten ([`Host::wait`]). A waiter in `lock` takes the lock as 2, because other tasks may
-//! still sleep. The lock guarantees no order among waiters: it is rare that several tasks wait for the same
-//! lock.
+//! sleeper is forgotten ([`Host::wait`]). A waiter in `lock` takes the lock by an exchange to 2, because
+//! other tasks may still sleep. The lock guarantees no order among waiters: it is rare that several tasks
+//! wait for the same lock.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};

@@ -76,7 +76,8 @@ fn each_mode_is_recorded_separately() {
     assert_eq!(after_read.read.contended() + after_read.write.contended(), 0);
     assert_eq!(after_read.write.acquired, 0);
 
-    // The exclusive part ends with the downgrade. The rest is recorded separately from reading.
+    // The exclusive hold ends with the downgrade. The hold after the downgrade is recorded separately from
+    // holds for reading.
     let guard = lock.write();
     pass(7);
     let guard = guard.downgrade();

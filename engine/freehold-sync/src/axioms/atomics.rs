@@ -25,7 +25,8 @@ pub fn fence(order: Ordering) {
 
 macro_rules! atomic_integer {
     ($name:ident, $int:ty) => {
-        /// Replaces the type of that name in [`core::sync::atomic`]. Has the methods that this crate uses.
+        /// Replaces the type of the same name in [`core::sync::atomic`]. Has the methods that this crate
+        /// uses.
         pub struct $name(atomic::$name);
 
         #[allow(dead_code, reason = "no integer type uses all methods")]

@@ -199,7 +199,7 @@ impl Graph {
         Some(graph)
     }
 
-    /// Returns a key that is the same for an execution built in another order.
+    /// Returns a key of the execution that does not depend on the order in which the events were added.
     pub fn key(&self) -> Vec<u64> {
         let mut places = [0; 8];
         let name = self.events.iter().map(|event| match event.thread {
@@ -334,7 +334,8 @@ impl Graph {
         let base = [&around, &at_word, modifications, from_reads]
             .into_iter()
             .fold(before.clone(), |sum, part| union(&sum, part));
-        // First: [SC] or [fence]; hb?. Last: [SC] or hb?; [fence].
+        // In the notation of RC11, `first` is the union of [SC] and [fence]; hb?, and `last` is the union of
+        // [SC] and hb?; [fence].
         let identity = self.relation(|a, _, b, _| a == b);
         let maybe = union(&identity, happens);
         let first: Relation = (0..self.events.len())

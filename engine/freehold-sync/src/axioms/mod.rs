@@ -4,20 +4,20 @@
 //! loom treats `SeqCst` accesses as `AcqRel` and knows a total order of fences only. Entering a reader slot
 //! relies on the total order of four `SeqCst` accesses. Under loom, fences that are not shipped replace that
 //! order (`atomic::store_buffering_fence`). So this module checks the four accesses, and the code around
-//! them, in unit tests. There the facade of atomics is [`atomics`], and those fences do not exist.
+//! them, in unit tests. In these tests the facade of atomics is [`atomics`], and those fences do not exist.
 //!
 //! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI
 //! 2017), with the release sequences of C++20. For accesses without fences, C++20's own repair of `SeqCst` is
 //! the same. RC11 forbids cycles of program order and reads-from. So every execution can be built event by
-//! event: each thread in program order, and each read from a write that already exists. [`explore`] builds
-//! all executions. To find the next event of a thread, it runs the thread's code from the start, with the
-//! values that its earlier reads returned. Programs are small: two or three threads, [`graph::MAX_EVENTS`]
-//! events.
+//! event: the events of each thread are added in program order, and each read takes its value from a write
+//! that already exists. [`explore`] builds all executions. To find the next event of a thread, it runs the
+//! thread's code from the start, with the values that its earlier reads returned. Programs are small: two or
+//! three threads, [`graph::MAX_EVENTS`] events.
 //!
 //! An access to a word that only one thread uses is performed at once, without interleaving.
 //!
-//! The model has no spurious failures of weak exchanges and no wake-ups. A wait ends when the word differs,
-//! and orders nothing.
+//! The model has no spurious failures of weak exchanges and no wake-ups. A wait ends when the word differs
+//! from the given value, and orders nothing.
 //!
 //! `graph.rs` has executions and axioms, `run.rs` runs the code of threads, and `atomics.rs` has the facade.
 //! The tests are in `litmus.rs` (of the checker) and `slots.rs` (of the VMA lock). Their number of threads
@@ -47,7 +47,7 @@ type Thread<'a> = &'a dyn Fn();
 struct Explored {
     /// Number of executions in which all threads finish.
     complete: usize,
-    /// Number of executions, with partial ones.
+    /// Number of executions, including those that were not completed.
     begun: usize,
 }
 

@@ -200,7 +200,8 @@ impl<H: Host> RawRwSem<H> {
         }
         loop {
             // Acquire: pairs with the release in `wake_readers`. A reader that sees the event also sees its
-            // reason. A reader that does not see it waits with a stale number, so the wait returns at once.
+            // reason. A reader that does not see the event waits with a stale number, so the wait returns at
+            // once.
             let event = self.read_event.load(Ordering::Acquire);
             if self.is_admitted(queued) {
                 return Ok(());
@@ -442,8 +443,7 @@ impl<H: Host> RawRwSem<H> {
         false
     }
 
-    /// Releases the lock. Queued writers overtake waiting readers as long as at most `passing_writers` have
-    /// done so in a row.
+    /// Releases the lock. At most `passing_writers` queued writers in a row overtake waiting readers.
     #[inline]
     pub fn unlock_write(&self, passing_writers: u32) {
         let word = self.load(Ordering::Relaxed);
@@ -458,7 +458,7 @@ impl<H: Host> RawRwSem<H> {
     }
 
     /// Releases the lock while tasks wait: admits the waiting readers, or grants the lock to the waiting
-    /// writers. Writers may pass readers `passing_writers` times in a row.
+    /// writers. At most `passing_writers` writers in a row overtake waiting readers.
     #[cold]
     fn unlock_write_slow(&self, passing_writers: u32) {
         let mut word = self.load(Ordering::Relaxed);

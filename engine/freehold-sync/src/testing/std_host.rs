@@ -33,7 +33,7 @@ pub struct Task(Arc<Signals>);
 #[derive(Debug, Default)]
 struct Signals {
     killed: AtomicBool,
-    /// Number of killable waits until the one that begins with a fatal signal pending, including it. 0: no
+    /// Number of killable waits up to and including the wait that begins with a fatal signal pending. 0 if no
     /// such wait is planned.
     countdown: AtomicU64,
 }
@@ -162,7 +162,7 @@ unsafe impl Send for Deferred {}
 
 impl Rcu {
     /// Changes the phase if the other phase has no readers left, and runs the functions that have waited
-    /// through both.
+    /// through both phases.
     fn advance(&self) {
         let ready = {
             let mut waiting = self.waiting.lock().unwrap();
@@ -234,7 +234,7 @@ unsafe impl Host for StdHost {
     }
 
     fn relax() {
-        // Yields from time to time: the task that this one waits for may have no CPU.
+        // Yields from time to time, because the task that this thread waits for may have no CPU.
         let turns = RELAXED.get().wrapping_add(1);
         RELAXED.set(turns);
         if turns.is_multiple_of(64) {

@@ -5,8 +5,8 @@
 //! `read.rs` and `write.rs` call this file if bit 29 of the count is set. `tests/loom_vma/external_rwsem.rs`
 //! tests it.
 //!
-//! - A reader takes the rwsem if it is free, and then checks that the VMA is attached. Its other steps are
-//!   unchanged.
+//! - A reader takes the rwsem if it is free, and then checks that the VMA is attached. The other steps of the
+//!   reader are unchanged.
 //! - A writer marks the VMA, then takes and releases the rwsem. So it waits for readers that came before it,
 //!   and readers that come after it find the mark.
 //! - To detach the VMA, the writer stores 0 with the rwsem held. So a reader that has the rwsem and finds the
@@ -92,7 +92,7 @@ impl ExternalRwSem {
 
 impl Drop for ExternalRwSem {
     fn drop(&mut self) {
-        // Relaxed: the only owner drops it.
+        // Relaxed: the only owner drops the lock.
         let lock = self.0.load(Ordering::Relaxed);
         if !lock.is_null() {
             // SAFETY: by the invariant, the pointer comes from a box made in `make`, and only this object

@@ -22,9 +22,9 @@
 //! readers out, and sleep until the count shows that they have left. To unlock, make the number even with a
 //! store.
 //!
-//! Each side changes the count between its two steps, so one of them is second in the order of these changes.
-//! A reader that is second sees the odd number and fails. A writer that is second finds the count raised, or
-//! per-CPU, and waits.
+//! Each side changes the count between its two steps, so one of the two sides is second in the order of these
+//! changes. A reader that is second sees the odd number and fails. A writer that is second finds the count
+//! raised, or per-CPU, and waits.
 //!
 //! **Waiting**: only one task can wait, because no other task may change the VMA. That task sleeps on the
 //! count word, and a reader that leaves wakes the task by the address of the word. So a wake-up is correct

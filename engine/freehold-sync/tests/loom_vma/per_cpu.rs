@@ -116,9 +116,9 @@ fn detached_vma_has_no_readers_in_slots() {
     });
 }
 
-/// Hazards C-19 and C-22, with slots: a late reader of the first space enters its slot with a VMA of the
-/// second, which is per-CPU again. The reader rejects the VMA, and the writer of that space continues when
-/// the reader leaves.
+/// Hazards C-19 and C-22, with slots: a late reader of the first space enters its slot with a VMA that now
+/// belongs to the second space and is per-CPU again. The reader rejects the VMA, and the writer of the second
+/// space continues when the reader leaves.
 #[test]
 fn c19_late_reader_in_a_slot_rejects_a_vma_of_another_space() {
     model_bounded(3, || {
