@@ -50,7 +50,7 @@ impl VirtAddr {
         VirtAddr(self.0 & !(level.span() - 1))
     }
 
-    /// Returns the start of the next span of `level`, or `None` if it is past the last address.
+    /// Returns the start of the next span of `level`, or `None` if that start is past the last address.
     #[inline]
     pub const fn next_span(self, level: Level) -> Option<Self> {
         match self.span_down(level).0.checked_add(level.span()) {

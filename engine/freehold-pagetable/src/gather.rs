@@ -112,8 +112,8 @@ pub trait Tlb {
     ///
     /// # Safety
     ///
-    /// The tables belong to the space of this `Tlb`. No entry points to them any more, and a
-    /// [flush](Self::flush) since then covers them.
+    /// The tables belong to the space of this `Tlb`. No entry points to the tables any more, and a
+    /// [flush](Self::flush) after the unlinking covers the tables.
     unsafe fn free_tables(&self, tables: &[Pfn]);
 
     /// Returns true if this thread is unwinding from a panic, on a host with unwinding. A gather that is
@@ -205,7 +205,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     }
 
     /// Returns a gather for a range that no other gather touches before this one is finished. An example is a
-    /// space that no other task uses. The gather is not counted.
+    /// range of a space that no other task uses. The gather is not counted.
     #[inline]
     pub fn exclusive(tlb: &'a T) -> Self {
         Self::with(tlb, None)
@@ -321,8 +321,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     }
 
     /// Flushes the changes made so far, without releasing frames or freeing tables. A caller that moves an
-    /// entry uses this function to remove the old translation before it releases its locks (hazard C-39). The
-    /// platform must then be able to flush while another processor spins for such a lock.
+    /// entry uses this function to remove the old translation before the caller releases its locks (hazard
+    /// C-39). The platform must then be able to flush while another processor spins for one of these locks.
     pub fn flush(&mut self) {
         if self.has_pending_flush() {
             self.tlb.flush(&Flush {

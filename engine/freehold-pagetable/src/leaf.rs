@@ -14,7 +14,7 @@ use crate::page_table::PageTable;
 use crate::split::PreallocatedTable;
 use crate::table::{PmdGuard, PteGuard, PudGuard, StaleTranslations};
 
-/// A leaf or a marker, or the slot where one was, with the lock of its table held.
+/// A leaf, a marker or an empty slot, with the lock of its table held.
 pub struct LeafGuard<'a, F: Format, M: TableMemory> {
     table: LockedTable<'a, F, M>,
     address: VirtAddr,

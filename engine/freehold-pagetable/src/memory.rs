@@ -167,8 +167,8 @@ pub unsafe trait TableMemory: Host {
     /// # Safety
     ///
     /// The table came from `alloc_table`, and no entry points to it. Neither hardware nor a walker of
-    /// software can reach it any more, and hardware does not read it. Walkers of software that reached the
-    /// table earlier do only what the trait allows for a freed table.
+    /// software can reach the table any more, and no read of the table by hardware is in progress. Walkers of
+    /// software that reached the table earlier do only what the trait allows for a freed table.
     unsafe fn free_table(&self, table: Pfn);
 
     /// Returns the table at `pfn`, through the platform's direct map.

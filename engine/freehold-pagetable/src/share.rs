@@ -14,11 +14,11 @@
 //! (hazards C-15, C-16).
 //!
 //! A space that leaves must flush the whole range that the table translates, not only the part that its
-//! caller works on (hazard C-17). The walk caches of the leaving space's processors must be flushed, and its
-//! lock-free walkers must have left the table. Only then may the last sharer free the table (hazard C-13).
-//! One flush of the gather does both, for any number of tables that the space has unshared (hazard C-14). The
-//! caller therefore [flushes](crate::Gather::flush) before it releases the lock that keeps other spaces from
-//! becoming the only user of a table.
+//! caller works on (hazard C-17). The walk caches of the processors of the leaving space must be flushed, and
+//! the lock-free walkers of that space must have left the table. Only then may the last sharer free the table
+//! (hazard C-13). One flush of the gather does both, for any number of tables that the space has unshared
+//! (hazard C-14). The caller therefore [flushes](crate::Gather::flush) before it releases the lock that keeps
+//! other spaces from becoming the only user of a table.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
@@ -89,7 +89,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// table.
     ///
     /// No task may fill entries here or share the table during the call. Until `gather` has flushed, no other
-    /// space may find that it is the only user.
+    /// space may find that it is the only user of the table.
     pub fn unshare<T: Tlb, const FRAMES: usize>(
         &self,
         memory: &M,

@@ -212,7 +212,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
     #[inline]
     pub fn get(&self, address: VirtAddr) -> Pte<F> {
         // Relaxed: entries of the lowest level are written under the lock that this guard holds. Upper levels
-        // are also filled by compare-and-swap; a caller that follows such a pointer uses `peek` or the walk.
+        // are also filled by compare-and-swap; a caller that follows a pointer to a table uses `peek` or the
+        // walk.
         Pte::from_raw(self.table.entry(address).load(Ordering::Relaxed))
     }
 

@@ -137,7 +137,8 @@ fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
 }
 
 /// Hazard C-4, both halves. The inner gather finds the entry already empty, and must still flush everything,
-/// including the walk caches. The outer gather must also flush everything if the inner one is still counted.
+/// including the walk caches. The outer gather must also flush everything if the inner gather is still
+/// counted.
 #[test]
 fn c4_overlapping_gathers_flush_everything() {
     let memory = Memory::new(8);

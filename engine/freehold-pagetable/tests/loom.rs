@@ -3,8 +3,9 @@
 //! tables.
 //!
 //! One property is tested in `hardware.rs` instead: the hardware's compare-and-swap does not undo a plain
-//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. Loom does so
-//! even if the compare-and-swap succeeded without seeing the store, and therefore must have come first.
+//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. Loom tries both
+//! orders even if the compare-and-swap succeeded without seeing the store. In that case the compare-and-swap
+//! must have come first.
 //!
 //! In these tests the first thread stores, and a spawned thread reads. If the spawned thread stored and the
 //! first thread read, loom 0.7 would not try the schedules in which the store comes before the load.

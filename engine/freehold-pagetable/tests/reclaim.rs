@@ -133,7 +133,7 @@ fn any_number_of_tables_is_reclaimed() {
     let walked = tables.walk(&memory, VaRange::new(at(0, 0), at(TABLES, 0)), &mut Reclaim(&mut gather));
     gather.finish();
     assert_eq!((walked, memory.live()), (Ok(Walked::All), live - TABLES as usize));
-    // Each batch is flushed before it is freed.
+    // Each batch of tables is flushed before the batch is freed.
     let events = tlb.take();
     let freed = |event: &Event| if let Event::Free(tables) = event { tables.len() as u64 } else { 0 };
     assert_eq!(events.iter().map(freed).sum::<u64>(), TABLES);

@@ -250,7 +250,7 @@ impl<F: Format> Pte<F> {
         Self::from_raw(F::marker(kind, payload))
     }
 
-    /// Decodes the entry as one of a table of `level`.
+    /// Decodes the entry as an entry of a table of `level`.
     #[inline]
     pub fn kind(self, level: Level) -> Kind {
         F::kind(self.raw, level)
