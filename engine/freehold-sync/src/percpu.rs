@@ -37,7 +37,7 @@ impl<T, H: Host> PerCpu<T, H> {
         let cpus = H::cpus();
         cells.try_reserve_exact(cpus).map_err(|_| AllocError)?;
         for cpu in 0..cpus {
-            // The capacity is reserved, so this does not allocate.
+            // The capacity is reserved, so the push does not allocate.
             cells.push(CachePadded::new(init(cpu)));
         }
         let cells = cells.into_boxed_slice();

@@ -18,8 +18,8 @@ use allocator_api2::alloc::AllocError;
 
 /// The slots of all CPUs. All [mmap locks](crate::MmapLock) under which a VMA may be attached, now or after
 /// its memory is recycled, share one `ReaderSlots`.
-// The value has a cache line of its own, because faults read it, and the reference count in front of it in
-// memory changes with every address space.
+// The value has a cache line of its own, because faults read the value, while the reference count before it
+// in memory changes with every address space.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct ReaderSlots<H: Host> {

@@ -350,7 +350,7 @@ impl Graph {
         closure(union(&accesses, &between))
     }
 
-    /// Describes a data race of the last event, if it has one: an unordered access to the same word, where
+    /// Describes a data race of the last event, if there is one: an unordered access to the same word, where
     /// one of the two accesses is not atomic and one of them writes.
     pub fn race(&self, happens: &Relation) -> Option<String> {
         let (last, rest) = self.events.split_last()?;

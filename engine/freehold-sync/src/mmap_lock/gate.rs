@@ -48,8 +48,8 @@ use crossbeam_utils::CachePadded;
 
 /// The gate of an mmap lock: a VMA lock that represents all VMAs.
 pub(super) struct Gate {
-    /// Counts the range writers inside. On a cache line of its own, because each range writer writes it
-    /// unless readers are counted per CPU.
+    /// Counts the range writers inside. On a cache line of its own, because each range writer writes the
+    /// count unless readers are counted per CPU.
     count: CachePadded<VmaCount>,
     seq: VmaSeq,
 }

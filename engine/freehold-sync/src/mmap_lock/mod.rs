@@ -69,8 +69,8 @@ impl<H: Host> ReadByFaults<H> {
     }
 }
 
-/// Guard of an mmap lock held for reading. No VMA is mapped, unmapped or changed while it exists. Releases
-/// the lock when dropped.
+/// Guard of an mmap lock held for reading. No VMA is mapped, unmapped or changed while the guard exists.
+/// Releases the lock when dropped.
 ///
 /// The compiler rejects a guard that outlives its lock:
 ///
@@ -250,8 +250,8 @@ impl<H: Host> MmapLock<H> {
         self.exclusive_writer(self.sem.write())
     }
 
-    /// Takes the mmap lock of fork's child for writing, while the parent's is held for writing. No other task
-    /// can reach the child yet, so the lock is free.
+    /// Takes the mmap lock of fork's child for writing, while the mmap lock of the parent is held for
+    /// writing. No other task can reach the child yet, so the lock is free.
     ///
     /// # Panics
     /// With debug assertions, panics if the task holds a lock of a rank inside [`Rank::Mmap`].
@@ -296,8 +296,8 @@ impl<H: Host> MmapLock<H> {
         self.read.seq.load(Ordering::Acquire)
     }
 
-    /// Returns the sequence number without ordering later reads after it, for a caller that orders them
-    /// itself.
+    /// Returns the sequence number without ordering later reads after it, for a caller that orders its later
+    /// reads itself.
     #[inline]
     pub(crate) fn seq_hint(&self) -> u32 {
         // Relaxed: orders nothing by itself.

@@ -167,7 +167,7 @@ impl<H: Host> RawRwSem<H> {
         }
     }
 
-    /// Lets another task run and checks for a fatal signal, for a task that waits outside the queue.
+    /// Lets another task run and checks for a fatal signal. Called by a task that waits outside the queue.
     fn yield_and_check(&self, wait: Wait) -> Result<(), Killed> {
         H::relax();
         // Relaxed: orders nothing. The expected value is far from the value of the word, so the wait does not

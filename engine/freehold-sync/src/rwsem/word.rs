@@ -83,8 +83,8 @@ impl Word {
         self.0 & (READ_WAITERS | WRITE_WAITERS) != 0
     }
 
-    /// Returns true if no task holds the lock and no writer waits. Readers may still be in the queue. They do
-    /// not keep a task out, because they are about to leave the queue.
+    /// Returns true if no task holds the lock and no writer waits. Readers may still be in the queue. Such
+    /// readers keep no task out, because they are about to leave the queue.
     #[inline]
     pub fn is_free(self) -> bool {
         self.0 & !(PHASE | READ_WAITERS) == 0

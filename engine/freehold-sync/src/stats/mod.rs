@@ -193,7 +193,8 @@ impl Hold {
         Hold { since_ns: now(stats) }
     }
 
-    /// Called when the lock is acquired. Inlined, here and below, for locks without statistics.
+    /// Called when the lock is acquired. Inlined, like the functions below, so that a lock without statistics
+    /// pays for no call.
     #[inline]
     pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
         let Some(stats) = available(stats) else { return self };

@@ -101,8 +101,8 @@ fn run(mut builder: loom::model::Builder, f: impl Fn() + Sync + Send + 'static) 
     }
     builder.max_branches = builder.max_branches.max(20_000);
     builder.check(move || {
-        // Creates the world before there is a second thread. A thread that created it later would synchronize
-        // with the others, and hide a missing order in the tested code.
+        // Creates the world before there is a second thread. A thread that created the world later would
+        // synchronize with the other threads, and hide a missing order in the tested code.
         let _ = &*WORLD;
         f();
     });

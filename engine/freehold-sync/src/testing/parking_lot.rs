@@ -37,7 +37,7 @@ struct Sleepers {
 #[derive(Debug)]
 struct Sleeper {
     number: u64,
-    /// Address of the word that it sleeps on.
+    /// Address of the word that the task sleeps on.
     address: usize,
     /// A wake-up has chosen this sleeper.
     woken: bool,

@@ -37,10 +37,10 @@
 //!
 //! **Per-CPU readers**: readers of one VMA on many CPUs would transfer the cache line of its count twice for
 //! each reader. So a VMA on which readers often contend becomes per-CPU: each CPU has a slot
-//! ([`ReaderSlots`](crate::ReaderSlots)) that can record one reader of one VMA, instead of its count
-//! (distributed reader indicators with revocation, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA
-//! are those in the count and those in slots. Readers are interchangeable: a reader that leaves removes *a*
-//! reader of the VMA from the slot that it entered, or, if that slot holds none, from the count.
+//! ([`ReaderSlots`](crate::ReaderSlots)) that can record one reader of one VMA, instead of the count of the
+//! VMA (distributed reader indicators with revocation, as in BRAVO: Dice and Kogan, 2019). The readers of a
+//! VMA are those in the count and those in slots. Readers are interchangeable: a reader that leaves removes
+//! *a* reader of the VMA from the slot that it entered, or, if that slot holds none, from the count.
 //!
 //! **External rwsem**, if the mmap lock selects it: see `external_rwsem`. Everything else is unchanged.
 //!
@@ -79,10 +79,10 @@
 //!
 //! *When a VMA becomes per-CPU*: a reader's exchange that fails because the count has changed is
 //! *contention*, and costs about one transfer of a cache line. A look through the slots costs one transfer
-//! for each slot that was recently in use. For each other slot it costs the read of a line, an eighth of a
-//! transfer. So the VMA becomes per-CPU when the number of contentions since it was last per-CPU reaches an
-//! eighth of the number of slots. The cost to writers is therefore proportional to the cost that readers had
-//! before. A VMA that is often written and has few readers rarely becomes per-CPU. A single thread never
+//! for each slot that was recently in use. For each other slot, the look costs the read of a line, an eighth
+//! of a transfer. So the VMA becomes per-CPU when the number of contentions since it was last per-CPU reaches
+//! an eighth of the number of slots. The cost to writers is therefore proportional to the cost that readers
+//! had before. A VMA that is often written and has few readers rarely becomes per-CPU. A single thread never
 //! contends.
 //!
 //! # The sequence number
@@ -185,9 +185,9 @@ impl VmaCount {
         }
     }
 
-    /// Creates the external rwsem of the VMA, unless an earlier life has created it. Needed before a life
-    /// under an mmap lock with [external rwsems](crate::FaultLock::VmaRwsem). The VMA is detached and the
-    /// caller owns it.
+    /// Creates the external rwsem of the VMA, unless an earlier life has created it. Must be called before a
+    /// life of the VMA under an mmap lock with [external rwsems](crate::FaultLock::VmaRwsem). The VMA is
+    /// detached and the caller owns it.
     ///
     /// # Errors
     /// Fails with [`AllocError`] if there is no memory.

@@ -124,8 +124,8 @@ fn c19_late_reader_does_not_disturb_a_reader_of_the_new_life() {
     });
 }
 
-/// Hazard C-22 (f): the VMA is recycled in the same space at another address. Only its bounds show that, and
-/// a reader checks them after it has the lock.
+/// Hazard C-22 (f): the VMA is recycled in the same space at another address. Only the bounds of the VMA show
+/// that it was recycled, and a reader checks the bounds after it has the lock.
 #[test]
 fn c22_late_reader_sees_the_new_bounds_of_a_recycled_vma() {
     model_bounded(4, || {
