@@ -271,7 +271,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         let leaf = LeafGuard::new(table, address);
         match leaf.kind() {
             Kind::None | Kind::Table { .. } => Ok(false),
-            // A leaf that appeared after `split` found none must be split first.
+            // The leaf appeared after `split` had found no leaf, so it must be split first.
             Kind::Leaf { .. } if split => Ok(false),
             Kind::Leaf { .. } | Kind::Marker { .. } => {
                 stop_at(part, visitor.large(leaf, part)).map(|()| true)

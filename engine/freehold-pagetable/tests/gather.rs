@@ -232,7 +232,7 @@ fn a_full_gather_flushes_and_goes_on() {
     assert_eq!(flushes_of_a_large_range(0), 99 + 4, "one per full gather, and one per 32 tables");
 }
 
-/// Buffered frames are released after the flush that covers them, and before later frames.
+/// Buffered frames are released after the flush that covers them, and before frames that are added later.
 #[test]
 fn kept_frames_share_a_flush() {
     assert_eq!(flushes_of_a_large_range(9 * 512), 9 + 4, "ten batches share a flush");
