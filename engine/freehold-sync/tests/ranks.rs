@@ -1,5 +1,5 @@
-//! Tests of the lock order checker (module `rank`): it reports a wait in the wrong order, and nothing else.
-//! The tests need debug assertions; a release build checks nothing.
+//! Tests of the lock order checker (module `rank`): the checker reports a wait in the wrong order, and
+//! nothing else. The tests need debug assertions; a release build checks nothing.
 //!
 //! A test takes locks in one thread. The checker panics with a message that names both ranks, and the test
 //! expects that message. A test of allowed orders asserts that the record of held locks is empty at the end.

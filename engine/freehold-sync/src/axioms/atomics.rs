@@ -1,5 +1,5 @@
 #![allow(missing_docs, reason = "as in the standard library")]
-//! The atomics of the unit tests. `atomic.rs` imports them in place of those of `core`.
+//! The atomics of the unit tests. `atomic.rs` imports these atomics in place of the atomics of `core`.
 //!
 //! While a thread of an [explored](super) program runs, each access goes to `perform` in `run.rs`, and the
 //! word in memory keeps its initial value. At all other times, an access is an ordinary atomic access to the

@@ -182,7 +182,7 @@ impl VmaLock<'_> {
     #[inline]
     fn raise(self, from: u32, to: u32) -> Result<(), u32> {
         // Acquire: pairs with `attach` and with the writer's last change of the count. Everything that the
-        // reader reads of the VMA afterwards is at least that recent.
+        // reader reads of the VMA afterwards is at least as recent as that change.
         self.count.word.compare_exchange(from, to, Ordering::Acquire, Ordering::Relaxed).map(drop)
     }
 

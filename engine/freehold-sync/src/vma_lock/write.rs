@@ -177,7 +177,7 @@ impl VmaLock<'_> {
     }
 
     /// Makes the VMA per-CPU at once, as if its readers had often contended. Does nothing if the VMA is
-    /// detached, has an external rwsem, or a writer waits for its readers.
+    /// detached or has an external rwsem, or if a writer waits for its readers.
     ///
     /// For tests only. Outside of tests, a VMA becomes per-CPU when readers contend.
     pub fn make_per_cpu(self) {
