@@ -3,7 +3,8 @@
 //! move from CPU to CPU with each operation.
 //!
 //! Only a machine without oracles has these lists. The tests of other machines expect that the lowest free
-//! number is taken first. `tests/memory.rs` checks that no number is lost in a list.
+//! number is taken first, and that a second free of a number is found at once. Here it is found when the
+//! number leaves the list. `tests/memory.rs` checks that no number is lost in a list.
 
 use super::{Lock, MAX_CPUS, with_cpu};
 use freehold_pagetable::Pfn;
