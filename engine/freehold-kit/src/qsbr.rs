@@ -4,7 +4,8 @@
 //! run with preemption off. The kernel reports a quiescent state where no section can be open: at context
 //! switches, and at ticks that interrupt programs. A CPU that idles, or that runs a program for long without
 //! ticks, is *offline*, and no grace period waits for it. If threads of a process act as CPUs, a thread that
-//! sleeps, in `Host::wait` for example, must also be offline. `tests/loom_kit/qsbr.rs` tests this file.
+//! sleeps, in `Host::wait` for example, must also be offline. The thread must still answer interrupts, such
+//! as those of [`shootdown`](crate::shootdown). `tests/loom_kit/qsbr.rs` tests this file.
 //!
 //! | a kernel calls | when |
 //! | --- | --- |

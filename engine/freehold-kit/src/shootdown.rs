@@ -70,7 +70,9 @@ pub const CONTEXTS: usize = 6;
 /// Operations that the flusher needs from the kernel. No operation may wait, or take a lock that is held
 /// around a flush.
 pub trait Processors {
-    /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. The request is already posted.
+    /// Makes `cpu` call [`Shootdown::answer`] soon, by an interrupt. The request is already posted. The
+    /// flusher spins until `cpu` has answered, so a CPU must also answer while it idles, sleeps or is
+    /// offline, or another CPU must answer for it.
     fn interrupt(&self, cpu: usize);
 
     /// Removes the translations that `what` covers from the TLB of the calling CPU `cpu`, for the space whose
@@ -296,6 +298,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
 
     /// Removes the calling CPU from `space`, after it has loaded another root or the kernel's. The CPU uses
     /// no translation of `space` before it [enters](Self::enter) the space again. Interrupts are off.
+    ///
+    /// A flush that began before this call may still interrupt the CPU, which must answer, wherever it is.
     pub fn leave(&self, cpu: usize, space: &SpaceCpus) {
         let own = &self.cpus[cpu];
         if own.current.load(Relaxed) & !LAZY == space.id {

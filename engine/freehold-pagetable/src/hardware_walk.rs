@@ -137,8 +137,9 @@ pub struct Translation {
 /// compare-and-swap.
 ///
 /// For platforms without hardware that walks tables. Such a platform walks, calls
-/// `AddressSpace::handle_fault` of the crate `freehold` after an error, and walks again. The root table is an
-/// argument of `Platform::space_created`.
+/// `AddressSpace::handle_fault` of the crate `freehold` after [`WalkFault::Page`], and walks again. An
+/// address that is not canonical raises no page fault on x86: the kernel raises SIGSEGV, with the code
+/// SI_KERNEL and without an address. The root table is an argument of `Platform::space_created`.
 ///
 /// Takes no lock. The caller keeps the tables from being freed, as a processor does by answering flushes: a
 /// flush must not return before the walk, and the access to the frame that the walk found, have ended.

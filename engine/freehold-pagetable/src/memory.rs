@@ -14,6 +14,15 @@ use freehold_sync::{Host, RawSpin};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfTables;
 
+/// Allocates a table. Sends a message if there is no memory, because callers pass the failure on in several
+/// ways.
+pub(crate) fn alloc_table<M: TableMemory>(memory: &M) -> Result<Pfn, OutOfTables> {
+    memory.alloc_table().inspect_err(|OutOfTables| {
+        #[cfg(feature = "log")]
+        log::warn!("the platform has no frame for a page table");
+    })
+}
+
 impl fmt::Display for OutOfTables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("no memory for a page table")

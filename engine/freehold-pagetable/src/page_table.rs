@@ -10,7 +10,7 @@
 
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
-use crate::memory::{OutOfTables, TableMemory};
+use crate::memory::{OutOfTables, TableMemory, alloc_table};
 use crate::table::{EntryTable, PmdTable, PteGuard, PteTable, PudTable};
 use core::fmt;
 use core::marker::PhantomData;
@@ -61,7 +61,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory for the root table.
     pub fn new(memory: &M) -> Result<Self, OutOfTables> {
-        Ok(PageTable { root: memory.alloc_table()?, format: PhantomData })
+        Ok(PageTable { root: alloc_table(memory)?, format: PhantomData })
     }
 
     /// Returns the root table, for the register at which the hardware starts.
@@ -258,7 +258,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// table stays linked, and the others are freed.
     #[cold]
     pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
-        let new = memory.alloc_table()?;
+        let new = alloc_table(memory)?;
         // Release on success: pairs with the acquire of every walk, so the table is seen zeroed. Acquire on
         // failure: pairs with the release of the task that linked its table first, because this task
         // continues in that table.

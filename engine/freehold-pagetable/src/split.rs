@@ -14,7 +14,7 @@
 use crate::addr::{ENTRIES, Level, Pfn, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
 use crate::groups;
-use crate::memory::{OutOfTables, Table, TableMemory};
+use crate::memory::{OutOfTables, Table, TableMemory, alloc_table};
 use crate::table::EntryTable;
 use freehold_sync::atomic::{AtomicU64, Ordering};
 
@@ -79,7 +79,7 @@ impl<'m, M: TableMemory> PreallocatedTable<'m, M> {
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory.
     pub fn try_new(memory: &'m M) -> Result<Self, OutOfTables> {
-        Ok(PreallocatedTable { memory, table: memory.alloc_table()? })
+        Ok(PreallocatedTable { memory, table: alloc_table(memory)? })
     }
 
     /// Returns the number of the table.

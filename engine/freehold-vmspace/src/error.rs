@@ -30,8 +30,6 @@ impl From<AllocError> for NoMemory {
 
 impl From<OutOfTables> for NoMemory {
     fn from(_: OutOfTables) -> Self {
-        #[cfg(feature = "log")]
-        log::warn!("the platform has no frame for a page table");
         NoMemory
     }
 }

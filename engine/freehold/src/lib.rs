@@ -18,7 +18,7 @@
 //! fn boot<P: Platform>(platform: P) -> Result<(), Box<dyn std::error::Error>> {
 //!     let engine = Engine::new(platform, Config::new())?;
 //!     let init = AddressSpace::new(&engine, &SpaceConfig::new())?;
-//!     // System calls. An error has the number that Linux returns: `error.errno()`.
+//!     // System calls. An error has the number that Linux returns: `error.errno().number()`.
 //!     let (prot, flags) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
 //!     let at = init.mmap(0, 1 << 20, prot, flags, None, 0)?;
 //!     let child = init.fork()?;

@@ -5,12 +5,12 @@
 
 pub use crate::{
     PAGE_SIZE, PageCount, PageIndex, PageRange, Pfn, PhysAddr, UserRange, VirtAddr,
-    call::{Advice, LockFlags, RemapFlags},
+    call::{Advice, LockFlags, RemapFlags, SyncFlags},
     counted::Counted,
     engine::{Config, Engine},
     error::{Errno, ToErrno},
     fault::{Access, FaultError, SegvCode, Signal},
-    file::{File, FileAccess, Mapping, Pager},
+    file::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
     space::{AddressSpace, Limits, MapFlags, Prot, SpaceConfig},
 };

@@ -107,6 +107,23 @@ fn lack_of_heap_and_of_page_tables_is_reported() {
     }
 }
 
+/// A fault converts the failure of a table to its own error, which gets a second message.
+#[test]
+fn lack_of_a_page_table_in_a_fault_is_reported() {
+    let engine = example_engine(1 << 20);
+    let space = AddressSpace::new(&engine, &SpaceConfig::new()).unwrap();
+    let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    let at = space.mmap(0, PAGE, rw, private, None, 0).unwrap();
+    let messages = messages_of(|| {
+        Failure::Memory.arm(1);
+        assert_eq!(space.handle_fault(at, Access::WRITE), Err(FaultError::OutOfMemory));
+        Failure::Memory.stop();
+    });
+    let [table, fault] = &messages[..] else { panic!("{messages:?}") };
+    assert_eq!(table, "WARN: the platform has no frame for a page table");
+    assert!(fault.starts_with("DEBUG: page fault at "), "{fault}");
+}
+
 #[test]
 fn long_grace_period_is_reported() {
     let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();

@@ -25,6 +25,7 @@ impl<P: Platform> Engine<P> {
     /// | free VMAs of each CPU, and empty chunks of the slab | this function, on that CPU |
     /// | clean pages of files | [`drop_clean`](Self::drop_clean) |
     /// | spare nodes of the VMA tree of an address space | [`AddressSpace::trim`](crate::space::AddressSpace::trim) |
+    /// | a frame of zeroes, and one of 2 MiB if it was used | the end of the engine |
     /// | free huge pages of a pool | [`resize_huge_pool`](Self::resize_huge_pool) |
     ///
     /// The memory of VMAs is freed after a grace period. This function does not wait for that grace period.

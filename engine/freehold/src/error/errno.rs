@@ -10,6 +10,21 @@ use freehold_vmspace::NoMemory;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Errno(pub i32);
 
+impl Errno {
+    /// Returns the number, positive. A system call returns its negative.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::error::{Errno, MmapError};
+    /// assert_eq!(MmapError::Invalid.errno().number(), 22);
+    /// assert_eq!(Errno::ENOMEM.number(), 12);
+    /// ```
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+}
+
 macro_rules! errnos {
     ($($name:ident = $number:literal, $what:literal;)*) => {
         impl Errno { $(#[doc = $what] pub const $name: Errno = Errno($number);)* }
