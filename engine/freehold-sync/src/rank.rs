@@ -50,7 +50,7 @@ pub enum Rank {
     IMmap,
     /// Rmap lock of anonymous memory: the trees of VMAs that may map anonymous pages.
     AnonVma,
-    /// Latch of the VMA map, of a leaf or of the map's structure.
+    /// Latch of a leaf of the VMA tree, or the tree's structure lock.
     VmaMap,
     /// Lock of a page table whose entries point to tables or are huge leaves.
     PageTableUpper,

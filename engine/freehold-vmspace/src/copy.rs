@@ -109,7 +109,8 @@ impl<P: Platform> VmSpace<P> {
             too_many_references: false,
         };
         let copied = self.copy_tables(range, child, gather, &mut copier);
-        // A child whose copy failed also has these pages.
+        // If the copy failed, the entries copied so far stay in the child, so their pages are counted as
+        // well.
         child.count_rss(&copier.rss);
         if copier.too_many_references {
             return Err(NoMemory);

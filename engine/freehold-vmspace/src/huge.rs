@@ -111,7 +111,7 @@ impl<'e, P: Platform> HugePage<'e, P> {
         Some(HugePage { memory, first })
     }
 
-    /// Returns the first of its frames.
+    /// Returns the first frame of the huge page.
     pub fn first(&self) -> Pfn {
         self.first
     }

@@ -128,8 +128,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory for the child's tables, or like [`copy_pinned`](Self::copy_pinned). Some
-    /// entries may have been copied.
+    /// Fails if there is no memory for the child's tables, or like [`copy_pinned`](Self::copy_pinned). The
+    /// entries copied before the failure stay in the child.
     pub fn copy_large(
         &self,
         how: LargeFork,

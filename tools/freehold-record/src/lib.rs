@@ -89,8 +89,8 @@ pub enum Notice<'n> {
     Replayable(&'n Path),
 }
 
-/// Records as the options say, and passes messages to `tell`. Returns the exit status of the command, as a
-/// shell would show it.
+/// Makes the recording that `options` describe, and passes messages to `tell`. Returns the exit status of the
+/// command, as a shell would show it.
 ///
 /// # Errors
 ///

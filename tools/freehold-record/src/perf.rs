@@ -69,8 +69,8 @@ struct Ring {
 }
 
 impl Perf {
-    /// Starts perf events on these processors, with rings that suit a buffer of `kilobytes`. Also returns an
-    /// [`Again`], which can open the events again.
+    /// Starts perf events on these processors, with rings whose size is a part of `kilobytes`, the size of
+    /// the kernel's trace buffer. Also returns an [`Again`], which can open the events again.
     ///
     /// # Errors
     ///

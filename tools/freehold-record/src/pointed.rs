@@ -177,8 +177,8 @@ pub struct Pointed {
 }
 
 impl Pointed {
-    /// Attaches the programs on all processors, of which `cpu` is one. The queues suit a buffer of
-    /// `kilobytes`.
+    /// Attaches the programs on all processors, of which `cpu` is one. The size of each queue is a part of
+    /// the size of the kernel's trace buffer, which is `kilobytes`.
     ///
     /// # Errors
     ///
@@ -287,7 +287,8 @@ struct Queue<const WORDS: usize> {
 }
 
 impl<const WORDS: usize> Queue<WORDS> {
-    /// Creates an empty queue, whose size suits a buffer of `kilobytes`.
+    /// Creates an empty queue. Its size is a part ([`PART_OF_BUFFER`]) of `kilobytes`, the size of the
+    /// kernel's trace buffer.
     fn new(kilobytes: u32) -> anyhow::Result<Self> {
         let bytes = 8 * WORDS as u32;
         let room = (kilobytes.saturating_mul(1024) / PART_OF_BUFFER / bytes).max(1);

@@ -91,7 +91,8 @@ pub(super) fn store(
     process.store(cpu, at, word)
 }
 
-/// Searches every private page for a word that must not be there. Returns the address and the word.
+/// Searches every private page for a word that no address space of `lineage` can have stored there. Returns
+/// the address and the word.
 pub(super) fn strangers(process: &Process, lineage: &Lineage) -> Option<(u64, u64)> {
     let mut pages = Vec::new();
     process.pagemap(0..super::TASK_SIZE, |present| {

@@ -12,7 +12,7 @@ use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Largest number of tasks that a message names. Of all further tasks, the message gives only the number.
+/// Largest number of tasks that a message names. If there are more, the message says only how many more.
 const MAX_NAMED: usize = 12;
 
 /// All tasks of a recording.

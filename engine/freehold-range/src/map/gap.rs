@@ -190,9 +190,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     /// Returns the result of `look` in the child at `at`, if the child's gap word is large enough. If the
     /// child has no gap of that size, corrects the word. If the child has such a gap, but the gap does not
-    /// fit for another reason, the word is not changed. A corrected word would still be at least `len`, so
-    /// searches would still visit the child. A writer that widens the gap would have to raise the corrected
-    /// word again.
+    /// fit for another reason, the word is not changed, because a correction would not save work: the
+    /// corrected word would still be at least `len`, so searches would still visit the child, and a writer
+    /// that widens the gap would have to raise the word again.
     #[inline]
     fn search_child<F, const CONCURRENT: bool>(
         &self,

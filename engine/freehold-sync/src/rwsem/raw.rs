@@ -154,7 +154,8 @@ impl<H: Host> RawRwSem<H> {
             let queues = word.bars_readers() && word.has_room_for_reader();
             let left = if queues { word.drop_reader().add_read_waiter() } else { word.drop_reader() };
             let next = if left.wants_grant() { left.drop_write_waiter().set_writer() } else { left };
-            // AcqRel: a grant passes on to the writer what earlier readers have released into the word.
+            // AcqRel: if this exchange grants the lock, the writer must see the accesses of all readers that
+            // have left.
             match self.exchange(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(()) => {
                     if next != left {
@@ -261,7 +262,7 @@ impl<H: Host> RawRwSem<H> {
         let mut word = self.load(Ordering::Relaxed);
         while word.wants_grant() {
             let next = word.drop_write_waiter().set_writer();
-            // AcqRel: passes on to the writer what all earlier readers have released.
+            // AcqRel: the writer must see the accesses of all readers that have left.
             match self.exchange(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(()) => return self.hand_over(),
                 Err(now) => word = now,

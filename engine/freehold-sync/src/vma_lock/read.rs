@@ -65,7 +65,7 @@ impl VmaLock<'_> {
         is_odd(self.seq.0.load(Ordering::Relaxed))
     }
 
-    /// Locks an attached VMA for reading. The caller keeps writers from locking it.
+    /// Locks an attached VMA for reading. The caller ensures that no writer can lock the VMA during the call.
     #[inline]
     pub(super) fn read_with<'l, H: Host>(
         self,

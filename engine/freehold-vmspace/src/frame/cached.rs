@@ -90,8 +90,7 @@ impl Frame {
         !self.has_max_refs() && self.get_cached()
     }
 
-    /// Returns true if the frame gets no further reference that may be kept, because it has the maximum
-    /// number.
+    /// Returns true if the frame has so many references that no task may take and keep another one.
     #[inline]
     fn has_max_refs(&self) -> bool {
         // Relaxed: other tasks may take references between the check and the use, but not enough to overflow

@@ -56,7 +56,7 @@ pub struct Memory<P: Platform> {
 }
 
 impl<P: Platform> Memory<P> {
-    /// Takes all frames of a platform.
+    /// Creates the memory of an engine on this platform, with all its frames.
     ///
     /// # Errors
     ///

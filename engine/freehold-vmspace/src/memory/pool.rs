@@ -20,8 +20,9 @@
 //!
 //! A page may still have references after its mapping was removed, for example those of a transfer, a pin, or
 //! a migration. If the page will come back together with the reservation that it was taken for, it is
-//! *returning*. Until then the holder of that reservation may need a page, or may cancel the reservation. The
-//! pool then *owes* one reservation, which the returning page pays.
+//! *returning*. Before the page comes back, the holder of that reservation may need a page, or may cancel the
+//! reservation. If `reserved` is 0 at that time, the pool *owes* one reservation, which the returning page
+//! pays.
 //!
 //! ```text
 //! existing reservations = reserved - owed + returning      owed <= returning

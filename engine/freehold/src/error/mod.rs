@@ -411,7 +411,7 @@ verb_error! {
         /// The range is empty or overflows, rights were given, or the range is not a mapping of one shared
         /// file.
         ///
-        /// A removed segment that is attached nowhere else is destroyed with the old mapping.
+        /// A removed segment that is attached only in the range also causes this error.
         Invalid => EINVAL,
         /// The offset and the length exceed the largest size of a file.
         OffsetOverflow => EOVERFLOW,

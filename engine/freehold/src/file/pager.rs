@@ -109,8 +109,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         let _ = pages;
     }
 
-    /// Returns true if every page that is read from the backing store is zeroes. Zeroing a part of an absent
-    /// page of shared memory then needs no page.
+    /// Returns true if every page that is read from the backing store is zeroes. If so, the engine does not
+    /// allocate an absent page of shared memory in order to zero a part of it.
     fn reads_zeroes(&self) -> bool {
         false
     }

@@ -178,7 +178,8 @@ unsafe impl Host for Gated {
     }
 
     fn spin_enter(rank: Rank) {
-        // The thread-local value is gone if an ending thread drops its values.
+        // A thread that ends may take a lock after its thread-local values were dropped; `try_with` then
+        // fails.
         let visit = BEFORE.try_with(|before| before.borrow_mut().take_if(|(wanted, _)| *wanted == rank));
         if let Ok(Some((_, visit))) = visit {
             exempt(visit);

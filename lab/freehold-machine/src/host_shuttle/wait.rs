@@ -21,7 +21,7 @@ shuttle::thread_local! {
     static TASK: Task = Task::new();
 }
 
-/// Unused on this host: the list contains the sleepers.
+/// Unused on this host, which keeps its sleepers in one list.
 pub(super) type Sleep = ();
 
 /// An entry of the list, present while its thread sleeps. The waker removes it.

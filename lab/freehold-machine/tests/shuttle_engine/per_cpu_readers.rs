@@ -48,7 +48,7 @@ fn meet(scene: &Scene) {
 }
 
 /// Runs threads that store while `change` runs. Checks that every store that begins after `change` has
-/// returned has the result `after` of its address.
+/// returned gives the result `after(address)`.
 fn beside(scene: &Scene, change: impl FnOnce() + Send, after: fn(u64) -> Result<(), FaultError>) {
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -44,8 +44,8 @@ const ABOUT_PAGES: [u64; 8] = [4, 8, 9, 21, 22, 23, 24, 25];
 pub(super) struct Waiting {
     /// The time at which the event takes effect, in nanoseconds.
     pub(super) at: u64,
-    /// True if the event holds the mmap lock for reading. Events that held the lock for writing until `at`
-    /// come first.
+    /// True if the event holds the mmap lock for reading. If several events have the same `at`, those that
+    /// held the lock for writing come first.
     pub(super) reads: bool,
     /// The number of the event's address space.
     pub(super) space: u32,

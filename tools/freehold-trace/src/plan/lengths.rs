@@ -54,12 +54,14 @@ impl Lengths {
         self.files.get(&file).is_some_and(|length| length.blurred)
     }
 
-    /// Follows a file of unknown length: from now on, steps that depend on the file keep their order.
+    /// Follows a file of unknown length: from now on, steps that depend on the length keep their order with
+    /// steps that change the length.
     pub(super) fn follow(&mut self, file: u32) {
         self.files.entry(file).or_default();
     }
 
-    /// Makes the steps that depend on the file also keep their order with each other.
+    /// Keeps the recorded order among the steps that depend on the file, even if none of them changes its
+    /// length.
     pub(super) fn keep_order(&mut self, file: u32) {
         self.files.entry(file).or_default().in_order = true;
     }

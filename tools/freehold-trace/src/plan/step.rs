@@ -168,8 +168,8 @@ pub enum Unsure {
     /// Pages that may or may not be present: another task mapped or unmapped them while a fork copied the
     /// address space.
     Pages(Range<u64>),
-    /// Pages that may or may not be a huge page: another address space unmapped the huge page at the time of
-    /// a store.
+    /// Pages that may or may not be a huge page: another address space that shared the huge page ended while
+    /// a task stored to it.
     Size(Range<u64>),
 }
 

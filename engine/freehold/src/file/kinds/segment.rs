@@ -252,8 +252,8 @@ impl<P: Platform> Segment<P> {
     /// assert_eq!(space.shmat(&segment, 0, ShmFlags::empty()), Err(ShmatError::Removed));
     /// ```
     pub fn remove(&self) {
-        // AcqRel pairs with itself here and in `closed`: the task that destroys the segment comes after all
-        // its users.
+        // AcqRel pairs with itself here and in `closed`, so that all accesses of the segment's users happen
+        // before its memory is freed.
         if self.state.fetch_or(MARKED, AcqRel) == 0 {
             self.destroy();
         }

@@ -104,8 +104,8 @@ impl<P: Platform> FileLock<P> {
     }
 }
 
-// SAFETY: `write` takes the mutex, or the lock for writing. The design never changes, so `read` takes the
-// same lock, for reading or exclusively. That lock admits no other guard while `write` holds it.
+// SAFETY: `write` takes either `mutex`, or `lock` for writing. `read` takes the same one of the two, because
+// the design never changes. Neither admits another guard while a guard of `write` is held.
 unsafe impl<P: Platform> TreeLock for FileLock<P> {
     type Read<'l> = HeldFileLock<'l, P>;
     type Write<'l> = HeldFileLock<'l, P>;

@@ -183,7 +183,7 @@ impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
     }
 
     /// Returns the end of the part of `pages` to process in one hold of the lock. At most [`ENTRIES`] entries
-    /// map the part, except that the part always contains at least one page.
+    /// map the part. If more entries map the first page, the part is only this page.
     fn part_end(&self, pages: PageRange) -> PageIndex {
         part_end(self.tree, pages, 1)
     }
@@ -252,8 +252,8 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
     }
 
     /// Returns the end of the part of `pages` to process in one hold of the lock. Each entry maps `unit`
-    /// pages. At most [`ENTRIES`] entries map the part, except that the part always contains at least one
-    /// unit.
+    /// pages. At most [`ENTRIES`] entries map the part. If more entries map the first unit, the part is only
+    /// this unit.
     pub fn part_end(&self, pages: PageRange, unit: u64) -> PageIndex {
         part_end(self.tree, pages, unit)
     }
