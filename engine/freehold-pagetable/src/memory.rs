@@ -16,11 +16,14 @@ pub struct OutOfTables;
 
 /// Allocates a table. Sends a message if there is no memory, because callers pass the failure on in several
 /// ways.
+#[inline]
 pub(crate) fn alloc_table<M: TableMemory>(memory: &M) -> Result<Pfn, OutOfTables> {
-    memory.alloc_table().inspect_err(|OutOfTables| {
-        #[cfg(feature = "log")]
+    let table = memory.alloc_table();
+    #[cfg(feature = "log")]
+    if table.is_err() {
         log::warn!("the platform has no frame for a page table");
-    })
+    }
+    table
 }
 
 impl fmt::Display for OutOfTables {

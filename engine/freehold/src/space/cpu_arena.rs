@@ -25,6 +25,7 @@ use super::{
     tree_entry::{TreeEntry, boundary_entry},
 };
 use crate::{
+    features::RangeWriters,
     platform::Platform,
     space::{placement_request::PlacementRequest, state::layout::Placement},
 };
@@ -96,6 +97,9 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// there was a boundary. Reads at most one entry of the tree per arena. Requires the exclusive writer.
     #[cold]
     pub(super) fn remove_boundaries(&self, end: u64) -> bool {
+        if RangeWriters::get().is_none() {
+            return false;
+        }
         let boundary_from =
             |addr: u64| (addr + BOUNDARY_BYTES).next_multiple_of(ARENA_BYTES) - BOUNDARY_BYTES;
         let (mut at, mut removed) = (boundary_from(0), false);
