@@ -2,11 +2,11 @@
 //! All conversions between these types are in this file. `phys_addr.rs` has physical addresses, and the
 //! arithmetic that both kinds of address share.
 //!
-//! All crates above use these types in place of integers. They do not depend on a format: a format says how
-//! many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come from callers and
-//! may be anything; nothing here checks that an address belongs to a user. Sums of addresses that can
-//! overflow are checked or saturate. [`Pfn::add`] does not check its sum, because the numbers of existing
-//! frames are small. A function that can panic documents the condition.
+//! All crates above this one use these types in place of integers. The types do not depend on a format: a
+//! format says how many levels exist (`Format::LEVELS`), and `TABLE_BITS` gives the sizes. Addresses come
+//! from callers and may have any value; no function in this file checks that an address is a user address.
+//! Sums of addresses that can overflow are checked or saturate. [`Pfn::add`] does not check its sum, because
+//! the numbers of existing frames are small. A function that can panic documents the condition.
 
 use crate::format::table_bits::TABLE_BITS;
 use core::fmt;
@@ -251,7 +251,7 @@ impl VaRange {
         self.start
     }
 
-    /// Returns the address after the last.
+    /// Returns the address after the last one of the range.
     #[inline]
     pub const fn end(self) -> VirtAddr {
         self.end
@@ -301,7 +301,7 @@ impl VaRange {
     }
 
     /// Splits the range at the end of the entry of `level` that contains its start. Returns the part inside
-    /// the entry and the rest.
+    /// the entry and the part behind it.
     #[inline]
     pub(crate) const fn split_at_entry(self, level: Level) -> (VaRange, VaRange) {
         let edge = match self.start.next_span(level) {

@@ -2,10 +2,10 @@
 //! `/proc`.
 //!
 //! The caller counts the ranges of its VMAs one after another, in ascending order, so a table that two ranges
-//! share counts once. The count reads entries without their locks and locks each table of 2 MiB entries
-//! briefly, to count the tables that are deposited there. So the result is exact only if no task installs or
-//! frees tables. The test `every_page_table_except_the_root_counts_once` of `freehold-tests` compares it with
-//! the tables of a process.
+//! share is counted once. Entries are read without the locks of their tables. Each table of 2 MiB entries is
+//! locked briefly, to count the tables that are deposited there. So the result is exact only if no task
+//! installs or frees tables. The test `every_page_table_except_the_root_counts_once` of `freehold-tests`
+//! compares the result with the tables of a process.
 
 use crate::addr::{Level, Pfn, VaRange};
 use crate::format::{Format, Kind};
@@ -23,7 +23,7 @@ const COUNTED: usize = 3;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TableCount {
     tables: u64,
-    /// End of the span of the last table that was counted, by its level.
+    /// For each level, the end of the span of the last table that was counted.
     counted_to: [u64; COUNTED],
 }
 

@@ -2,11 +2,12 @@
 //!
 //! A caller can clear the entries, change them in place, or read them. All functions need the table's lock (a
 //! [`PteGuard`]). The functions for a range use the group bits of the table (`groups.rs`) to skip empty
-//! groups. A visitor gets the tables of a longer range one after another from `walk.rs`.
+//! groups. For a longer range, `walk.rs` passes the tables to a visitor one after another.
 //!
 //! The bit of a group is cleared only after every entry of the group was seen empty under the same lock.
 //! Otherwise a later zap would miss an entry. The range that is reported to [`StaleTranslations`] must
-//! contain every changed entry that hardware may have cached; `tests/gather.rs` checks its two ends.
+//! contain every changed entry that hardware may have cached; `tests/gather.rs` checks the two ends of the
+//! reported range.
 
 use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};

@@ -2,9 +2,9 @@
 //!
 //! The removal of translations or rights requires three steps, in this order: flush the TLBs, release the
 //! frames that were mapped, and free the tables that were unlinked. A [`Gather`] collects this work in
-//! storage of its own and does it in batches. A flush that interrupts other processors costs each of them
-//! more than it costs the processor that requests it. For large ranges, a caller therefore gives the gather
-//! [a larger buffer](Gather::use_buffer). Frames in this buffer are *kept*: the gather has moved them there
+//! storage of its own and does it in batches. A flush that interrupts other processors costs each interrupted
+//! processor more than the requesting processor. For large ranges, a caller therefore gives the gather [a
+//! larger buffer](Gather::use_buffer). Frames in this buffer are *kept*: the gather has moved them there
 //! instead of flushing, and releases them after the next flush.
 //!
 //! # Overlapping gathers (hazard C-4)
@@ -24,7 +24,7 @@
 //! load. So B also sees that A is counted, unless A has already left. A leaves only after its flush, and then
 //! there is no stale translation.
 //!
-//! `tests/gather.rs` tests the order of the work, and `tests/loom.rs` overlapping gathers.
+//! `tests/gather.rs` tests the order of the work, and `tests/loom.rs` tests overlapping gathers.
 
 #![expect(unsafe_code, reason = "frees tables that no entry points to")]
 
@@ -39,7 +39,7 @@ use freehold_sync::atomic::{AtomicU32, Ordering};
 pub struct Flush {
     /// The first address.
     pub start: VirtAddr,
-    /// The address after the last.
+    /// The address after the last one to be flushed.
     pub end: VirtAddr,
     /// Set if everything is flushed; `start` and `end` are then ignored.
     pub all: bool,
@@ -104,8 +104,8 @@ pub trait Tlb {
     /// Removes translations. Returns when no processor can use a translation that `what` covers.
     fn flush(&self, what: &Flush);
 
-    /// Releases the frames of these mappings. Called after the flush that covers them; the gather holds no
-    /// table lock then.
+    /// Releases the frames of these mappings. Called after the flush that covers these mappings, while the
+    /// gather holds no table lock.
     fn release(&self, frames: &[UnmappedFrame]);
 
     /// Frees unlinked, empty tables.
@@ -128,8 +128,8 @@ pub trait Tlb {
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct GatherState {
-    /// The count; see the table in the [module](self). In a cache line of its own, because only gathers write
-    /// it.
+    /// The count; see the table in the [module](self). The count has a cache line of its own, so that writes
+    /// of gathers do not slow accesses to the data next to it.
     pending: AtomicU32,
 }
 
@@ -146,7 +146,7 @@ impl GatherState {
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Ends the count of a gather, after its last flush.
+    /// Removes a gather from the count, after its last flush.
     fn leave(&self) {
         // Release: pairs with the acquire in `others`. Another gather that finds this gather no longer
         // counted also sees the effect of its flush.
@@ -190,7 +190,7 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     frames: ArrayVec<UnmappedFrame, FRAMES>,
     /// The caller's buffer for kept frames. `None` if the caller has given none.
     kept: Option<&'a mut Vec<UnmappedFrame>>,
-    /// Number of small pages of the kept frames, and its maximum.
+    /// Number of small pages of the kept frames, and the maximum of this number.
     kept_pages: u64,
     max_kept_pages: u64,
     tables: ArrayVec<Pfn, MAX_TABLES>,

@@ -1,6 +1,6 @@
-//! One bit per group of entries that says whether the group may hold a non-empty entry. A group is the 64th
-//! part of the entries of a table: eight entries, a cache line, in a table of 512. The bits let a zap of a
-//! nearly empty table skip most of the table.
+//! One bit per group of entries that says whether the group may hold a non-empty entry. A group is one of 64
+//! equal parts of a table. In a table of 512 entries, a group is eight entries, which are one cache line. The
+//! bits let a zap of a nearly empty table skip most of the table.
 //!
 //! | bit | entries of the group |
 //! | --- | --- |

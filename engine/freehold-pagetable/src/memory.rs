@@ -50,8 +50,8 @@ impl Table {
         Table { entries: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
-    /// Announces tables to the simulation's report. Does nothing in other builds. For a platform that creates
-    /// many tables at once.
+    /// Registers tables with the simulation (`cfg(sim)`), whose report then names them. Does nothing in other
+    /// builds. For a platform that creates many tables at once.
     pub fn announce(first: *const Table, count: usize) {
         announce!("PageTable", first, count, Table { entries: entries });
     }
@@ -121,7 +121,7 @@ impl TableMeta {
         }
     }
 
-    /// Announces records to the simulation's report, like [`Table::announce`].
+    /// Registers records with the simulation, like [`Table::announce`].
     pub fn announce(first: *const TableMeta, count: usize) {
         announce!(
             "PageTable",

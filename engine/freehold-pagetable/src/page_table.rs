@@ -3,10 +3,10 @@
 //! The page tables of one address space: creating tables, walking down, and filling upper levels.
 //!
 //! The type finds tables and creates them; `table.rs` has the operations on one table and its lock. Upper
-//! levels are filled by compare-and-swap, so creating a table takes no lock. Tables are freed elsewhere:
-//! `unlink.rs`, `reclaim.rs`, and `share.rs` for shared ones. The caller's locks keep a found table linked;
-//! the [crate's protocol](crate#the-protocol) says which locks suffice. `tests/tables.rs` tests this file
-//! with one thread, and `tests/loom.rs` concurrent installs.
+//! levels are filled by compare-and-swap, so creating a table takes no lock. Other files unlink tables:
+//! `unlink.rs`, `reclaim.rs` and, for shared tables, `share.rs`. The caller's locks keep a found table
+//! linked; the [crate's protocol](crate#the-protocol) says which locks suffice. `tests/tables.rs` tests this
+//! file with one thread, and `tests/loom.rs` tests concurrent installs.
 
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
@@ -199,8 +199,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Returns the table of level `LEVEL` for `address`, if there is one. Always inlined, because a return of
-    /// the table through memory costs a fault more than the walk does.
+    /// Returns the table of level `LEVEL` for `address`, if there is one. Always inlined, because returning
+    /// the table through memory would cost more than the walk itself.
     #[inline(always)]
     fn find<'a, const LEVEL: usize>(
         &'a self,
@@ -260,7 +260,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
         let new = alloc_table(memory)?;
         // Release on success: pairs with the acquire of every walk, so the table is seen zeroed. Acquire on
-        // failure: pairs with the release of the task that linked its table first, because this task
+        // failure: pairs with the release of the task that linked another table first, because the caller
         // continues in that table.
         match slot.compare_exchange(0, F::table(new), Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(new),

@@ -9,7 +9,7 @@
 //! [`unlink_tables`](crate::PageTable::unlink_tables) needs a span that no other task can reach. A discard
 //! (`MADV_DONTNEED`) empties tables under the VMA's read lock, concurrently with faults and other walks of
 //! the same VMA. So a table is reclaimed under its own lock. The discard holds this lock already, so
-//! reclaiming makes no other task wait longer:
+//! reclaiming makes no other task wait longer. A table has these states:
 //!
 //! | state | slot of the table above | entries | lock | next |
 //! | --- | --- | --- | --- | --- |
@@ -34,9 +34,9 @@
 //! | slot, release, in `reclaim`; then the lock's release | the lock's acquire; then slot, in `is_linked` | a task that locks the table later finds it unlinked |
 //! | slot, release, in `install_table` | slot, acquire, in `is_linked` | a late task that finds the table in the slot again finds it zeroed |
 //!
-//! The flush, which says that tables were freed, waits for the hardware and for walkers that only try to take
-//! the lock. No table is deposited with a table of the lowest level, and no other space shares such a table.
-//! So nothing else refers to the table.
+//! The flush has `tables_freed` set, so it waits for the hardware and for walkers that only try to take the
+//! lock. No table is deposited with a table of the lowest level, and no other space shares such a table. So
+//! nothing else refers to the table.
 
 use crate::addr::ENTRIES;
 use crate::format::Format;
@@ -51,8 +51,9 @@ use crate::table::{EntryGuard, EntryTable};
 
 impl<F: Format, M: TableMemory> PteGuard<'_, F, M> {
     /// Unlinks the table if every entry is empty, and hands it to `gather`, which frees it after the flush.
-    /// Returns true if the table was unlinked. Otherwise the call costs one load. A table that was only
-    /// partly [zapped](Self::zap_each) may count as not empty, even if all its entries are empty.
+    /// Returns true if the table was unlinked. If the table is not empty, the call costs one load. A table
+    /// that was only partly [zapped](Self::zap_each) may count as not empty, even if all its entries are
+    /// empty.
     ///
     /// The caller holds the mmap lock or a VMA's lock, in any mode, and the whole span of the table lies in
     /// that VMA.

@@ -100,8 +100,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         guard
     }
 
-    /// Takes the table's lock and checks that its parent still points to the table. If the parent does not,
-    /// returns `None`; the caller then walks again. For tables of the lowest level, which may be
+    /// Takes the table's lock and checks that the parent still points to the table. If the parent points
+    /// elsewhere, returns `None`; the caller then walks again. For tables of the lowest level, which may be
     /// [reclaimed](crate::reclaim) before they are locked.
     #[inline]
     pub fn lock_linked(self) -> Option<EntryGuard<'a, F, M, LEVEL>> {

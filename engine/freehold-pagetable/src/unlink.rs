@@ -118,8 +118,8 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
     }
 }
 
-/// Returns the rest of a range, within one table, from the first non-empty entry on. Used because the upper
-/// tables of an exiting process are nearly empty.
+/// Returns the part of a range within one table that begins at the first non-empty entry. Skips empty entries
+/// fast, because the upper tables of an exiting process are nearly empty.
 #[inline]
 fn from_first_used(table: &Table, level: Level, range: VaRange) -> VaRange {
     if range.is_empty() { range } else { skip_empty(table, level, range) }

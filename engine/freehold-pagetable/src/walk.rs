@@ -4,8 +4,8 @@
 //!
 //! Three rules must hold. The walk holds one table lock at a time, and none while it calls
 //! [`Visitor::unlocked`], where a visitor flushes. An entry that was read without the lock is read again
-//! under the lock, and a difference starts the walk over at this entry (hazard C-62). A table of the lowest
-//! level may have been [reclaimed](crate::reclaim) before it is locked.
+//! under the lock; if the two values differ, the walk starts over at this entry (hazard C-62). A table of the
+//! lowest level may have been [reclaimed](crate::reclaim) before it is locked.
 //!
 //! The caller's locks must keep upper tables linked; see the [crate's protocol](crate#the-protocol).
 //! `tests/walker_model.rs` compares walks with a model.

@@ -1,5 +1,5 @@
-//! Arithmetic of virtual and physical addresses (`src/phys_addr.rs`), at both ends of the range, and the
-//! conversions to the types of other crates.
+//! Arithmetic of virtual and physical addresses (`src/phys_addr.rs`), at both ends of the address range, and
+//! the conversions to the types of other crates.
 
 use freehold_pagetable::{Pfn, PhysAddr, VirtAddr};
 

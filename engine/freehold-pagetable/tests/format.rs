@@ -18,7 +18,7 @@ fn all_flags() -> impl Iterator<Item = PteFlags> {
     (0..=PteFlags::all().bits())
         .filter_map(PteFlags::from_bits)
         .filter(|flags| !flags.contains(PteFlags::HUGE))
-        // Global and no access share a bit: an entry without access is never in a TLB.
+        // `GLOBAL` and `NO_ACCESS` share a bit, because an entry without access is never in a TLB.
         .filter(|flags| !flags.contains(PteFlags::GLOBAL | PteFlags::NO_ACCESS))
 }
 

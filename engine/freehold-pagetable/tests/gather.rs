@@ -1,4 +1,5 @@
-//! The work of a gather and its order, alone and with overlapping gathers (hazards C-4 and C-53).
+//! Tests of the work of a gather and of the order of this work, with one gather and with overlapping gathers
+//! (hazards C-4 and C-53).
 //!
 //! The tests run on one thread and interleave two gathers by hand. A ledger (`common/mod.rs`) records each
 //! flush, each released frame and each freed table in order; `loom.rs` tries concurrent gathers.
@@ -22,8 +23,8 @@ fn page(n: u64) -> UnmappedFrame {
     UnmappedFrame::new(Pfn::new(n), Level::Pte)
 }
 
-/// Returns true if a gather is counted. Finishes another gather that changes nothing: such a gather flushes
-/// only if one more gather is counted.
+/// Returns true if a gather is counted. To find out, finishes a gather that has changed nothing: such a
+/// gather flushes only if another gather is counted.
 fn is_pending(memory: &Memory, state: &GatherState) -> bool {
     let tlb = Ledger::new(memory);
     Gather::<_>::new(&tlb, state).finish();
@@ -71,7 +72,7 @@ fn an_empty_range_makes_no_flush() {
     let state = GatherState::new();
     let tables = space(&memory, 1);
     let mut gather = Gather::<_>::new(&tlb, &state);
-    // The neighbours of the only page, and a span without tables.
+    // The first range has a table without entries there, and the second has no table.
     for range in [VaRange::of(AT + 8 * PAGE, AT + 64 * PAGE), VaRange::of(0x1000, 0x4000_0000)] {
         assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
     }
@@ -95,8 +96,9 @@ fn entries_that_hardware_cannot_cache_are_not_flushed() {
     assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
 }
 
-/// Two entries that hardware may have cached lie among entries without access. The two entries take every
-/// position, inside a group of entries and at its edges, and the changed range ends at them or beyond.
+/// Changes and zaps entries, of which hardware may have cached only two. These two take every position inside
+/// a group of entries and at its edges. The flush must cover the addresses from the first of the two to the
+/// last.
 #[test]
 fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
     let memory = Memory::new(8);
@@ -225,7 +227,7 @@ fn an_exclusive_gather_is_not_counted() {
     assert_eq!(tlb.take(), [exact(AT, AT + PAGE, false)]);
 }
 
-/// A gather that gets more frames and tables than it holds flushes in the middle. Each flush comes before the
+/// A gather flushes before its end if its frames or tables exceed its room. Each flush comes before the
 /// release of the frames and tables that it covers.
 #[test]
 fn a_full_gather_flushes_and_goes_on() {

@@ -5,8 +5,8 @@
 //! deposited table or allocated one, and the number of live tables shows whether each table was freed once.
 //!
 //! The list is accessed only under the lock of the upper table. So two splits never take the same table, and
-//! neither do a split and the removal of a leaf. There is no other order to check, so no test here runs under
-//! loom or shuttle.
+//! neither do a split and the removal of a leaf. Because the lock orders all accesses, no test here runs
+//! under loom or shuttle.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{

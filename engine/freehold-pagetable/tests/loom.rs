@@ -3,9 +3,9 @@
 //! tables.
 //!
 //! One property is tested in `hardware.rs` instead: the hardware's compare-and-swap does not undo a plain
-//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. Loom tries both
-//! orders even if the compare-and-swap succeeded without seeing the store. In that case the compare-and-swap
-//! must have come first.
+//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. If the
+//! compare-and-swap succeeded without seeing the store, the compare-and-swap must have come first, but loom
+//! also tries the opposite order.
 //!
 //! In these tests the first thread stores, and a spawned thread reads. If the spawned thread stored and the
 //! first thread read, loom 0.7 would not try the schedules in which the store comes before the load.
@@ -320,8 +320,8 @@ fn c4_a_gather_that_sees_an_unlinked_table_flushes_all() {
         let world = World::with_page(RW);
         let other = Arc::clone(&world);
         let looker = thread::spawn(move || {
-            // This gather writes nothing. So only its load of the slot orders it after the count of the other
-            // gather.
+            // This gather writes nothing. So only the load of the slot orders this gather after the count of
+            // the other gather.
             let mut gather = Gather::<_, 2>::new(&other.tlb, &other.state);
             let gone = other.tables.peek(&other.memory, at(0)).1 > Level::Pte;
             gather.finish();

@@ -1,10 +1,10 @@
 //! Tries every interleaving, under weak memory, of reclaiming a table (`src/reclaim.rs`) with tasks that find
 //! the table. Tables have two entries here. Run with `RUSTFLAGS="--cfg loom"`.
 //!
-//! One thread empties and reclaims the table ([`World::discard`]), another finds it, locks it late, and uses
-//! it. Three oracles decide: [`Memory`] poisons the entries of a freed table, [`Flusher`] asserts that a
-//! table is flushed before it is freed, and the number of live tables shows a table that was freed twice or
-//! not at all.
+//! One thread empties and reclaims the table ([`World::discard`]). Another thread finds the table, locks it
+//! late, and uses it. There are three oracles. [`Memory`] poisons the entries of a freed table. [`Flusher`]
+//! asserts that a table is flushed before it is freed. The number of live tables shows a table that was freed
+//! twice or not at all.
 #![cfg(loom)]
 
 mod common;
@@ -25,8 +25,8 @@ type P = Pte<X86_4>;
 
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
-/// A `Tlb` whose flush clears a word that a task with a stale translation would read. It frees tables
-/// permanently.
+/// A `Tlb` whose flush clears a word that a task with a stale translation would read. Checks before it frees
+/// tables that this word is clear.
 struct Flusher {
     memory: Memory,
     /// Set while a processor caches the path to the table.
@@ -120,8 +120,8 @@ fn at(page: u64) -> VirtAddr {
     VirtAddr::new(page * 4096)
 }
 
-/// When a fault returns, its page is mapped, unless a discard came after it. The page is in a linked table,
-/// not in a freed one.
+/// When a fault returns, its page is mapped, unless a discard came after the fault. The page is in a linked
+/// table, not in a freed one.
 #[test]
 fn a_fault_during_a_discard_maps_into_a_linked_table() {
     loom::model(|| {

@@ -108,7 +108,7 @@ fn c13_unsharing_waits_for_walkers() {
         let world = World::new(true);
         let other = Arc::clone(&world);
         let walker = thread::spawn(move || {
-            // The flag covers the walk from the first entry to the last, so the flush waits for it.
+            // The flag is set from the first entry of the walk to the last, so the flush waits for the walk.
             let seen = other.walk(0);
             let absent = Err(WalkFault::Page(FaultCode::USER));
             assert!(seen == Ok(PAGE) || seen == absent, "an entry of a freed table: {seen:?}");

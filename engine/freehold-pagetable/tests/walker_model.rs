@@ -87,7 +87,7 @@ fn model(ops: &[Op], address: VirtAddr) -> Seen {
     })
 }
 
-/// A visitor that gives every leaf the right to write, or removes it if the flag is false.
+/// A visitor that gives every leaf the right to write, or removes this right if the flag is false.
 struct Protect<'g, 'a, 'm>(&'g mut Gather<'a, Ledger<'m>>, bool);
 
 impl Protect<'_, '_, '_> {

@@ -46,7 +46,7 @@ bitflags! {
         /// Set in the flags that are read from a leaf above 4 KiB. Ignored when a leaf is written: the level
         /// decides.
         const HUGE = 1 << 7;
-        /// The translation stays in the TLB when the address space changes.
+        /// The translation stays in the TLB when the processor switches to another address space.
         const GLOBAL = 1 << 8;
         /// Software: the frame has no metadata or is not reference-counted (zero page, PFN maps).
         const SPECIAL = 1 << 9;
@@ -64,7 +64,7 @@ bitflags! {
 const PKEY_SHIFT: u32 = 13;
 
 impl PteFlags {
-    /// The flags that can be removed from a leaf without another change of the leaf.
+    /// The flags that can be removed from a leaf without any other change of the leaf.
     pub const REVOCABLE: Self =
         Self::WRITE.union(Self::ACCESSED).union(Self::DIRTY).union(Self::SOFT_DIRTY).union(Self::UFFD_WP);
 
@@ -144,7 +144,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     const MAX_LEAF: Level;
     /// The level of the root table.
     const ROOT: Level = Level::from_number(Self::LEVELS - 1);
-    /// The end of the addresses that a process may use. An address at or above this end has no table here.
+    /// The end of the addresses that a process may use. This crate creates no table for an address at or
+    /// above this end.
     const USER_END: u64;
     /// Number of entries of the root table that translate addresses below [`USER_END`](Self::USER_END). The
     /// entries from this index on belong to the embedding kernel. In this crate, only

@@ -42,7 +42,7 @@ struct Books {
 }
 
 impl Memory {
-    /// Far from every frame that the tests map.
+    /// The number of the first table, which is far from every frame that the tests map.
     pub const BASE: u64 = 1 << 30;
 
     /// The value of the entries of a free table. A walk that still reads such an entry sees a page that no
@@ -77,8 +77,8 @@ fn fill(table: &Table, raw: u64) {
     (0..ENTRIES).for_each(|index| table.entry(index).store(raw, Ordering::Relaxed));
 }
 
-// SAFETY: a table is not handed out again before it is freed. `free_table` checks that it is empty. The
-// vector of pages never changes.
+// SAFETY: a table is not handed out again before it is freed. `free_table` checks that the table is empty.
+// The vector of pages never changes.
 unsafe impl TableMemory for Memory {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         let mut books = self.books.lock().unwrap();
