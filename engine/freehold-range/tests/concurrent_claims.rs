@@ -22,7 +22,7 @@ use crate::support::model::entry;
 /// Number of addresses.
 const SPACE: u64 = 640;
 
-/// Distance of the addresses that are always mapped.
+/// Distance between two addresses that are always mapped.
 const FIXED: u64 = 64;
 
 /// The map, and the two cells of each address: the value that is mapped there, and the writer that claimed
@@ -156,8 +156,8 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         found
     }
 
-    /// Ends the claim. For a free address of the range, asserts that the callback gets a hole that contains
-    /// it, before another writer inserts an entry there.
+    /// Ends the claim. For a free address of the range, asserts that the callback gets the hole that contains
+    /// this address, before another writer inserts an entry there.
     fn publish(&mut self) {
         let (from, to) = self.writer.claimed_range();
         self.releases(from, to);

@@ -161,7 +161,7 @@ fn rekey_moves_an_object_only_if_the_order_requires_it() {
     // No object lies between the old and the new place.
     world.rekey(0, 5, 30);
     assert_eq!(world.found(25, 25), [0]);
-    // The object moves behind the objects that begin there, and back.
+    // The object moves behind the objects that begin at its new start, and then back.
     world.rekey(0, 10, 20);
     assert_eq!(world.found(0, 100), [1, 2, 0]);
     world.rekey(0, 11, 12);
@@ -241,7 +241,7 @@ fn hash(object: NonNull<Object>) -> u64 {
     product ^ (product >> 32)
 }
 
-/// The keys are chosen by the addresses of the links, and the orders of insertion and removal by the keys.
+/// The addresses of the links determine the keys, and the keys determine the orders of insertion and removal.
 /// `check` verifies the depth.
 #[test]
 fn tree_stays_balanced_for_any_keys_addresses_and_order() {

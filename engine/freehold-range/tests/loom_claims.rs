@@ -5,7 +5,7 @@
 //! checks the map: no entry is claimed, and a search finds every gap. The tests also assert that one of two
 //! conflicting claims is refused, that a reader never finds a hole at an address that is always mapped, and
 //! that the map finally contains what its writers stored. A map of five entries has two leaves; the helpers
-//! below make maps of other shapes. Each test bounds the number of preemptions, so that it takes seconds.
+//! below make maps of other shapes. Each test bounds the number of preemptions, so that it ends in seconds.
 #![cfg(loom)]
 
 mod support;
@@ -65,8 +65,8 @@ fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
     map
 }
 
-/// Splits the leaf at `key` while another thread runs. Loom interleaves two threads once both access the
-/// same word, so this function first accesses one: the counter of readers, by an empty read section.
+/// Splits the leaf at `key` while another thread runs. Loom interleaves two threads only after both have
+/// accessed one word; the empty read section accesses the counter of readers.
 fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
     writer.split_leaf_at(key);
@@ -471,7 +471,7 @@ fn publishing_over_two_leaves_is_one_step() {
 }
 
 /// The first range of one subtree of the root becomes a part of the last entry of the preceding subtree. The
-/// ends kept in the root and a leaf change, and a reader may be between the two.
+/// ends kept in the root and a leaf change, and a reader may be between the root and the leaf.
 #[test]
 fn a_boundary_moves_between_two_subtrees_under_a_reader() {
     model_bounded(BOUND, || {

@@ -140,7 +140,7 @@ fn splitting_needs_preallocated_nodes() {
     }
 }
 
-/// Nodes preallocated for several replacements suffice for any replacements.
+/// Nodes preallocated for a number of replacements suffice for any replacements of this number.
 #[test]
 fn nodes_preallocated_for_many_replacements_suffice() {
     for many in 1..=12 {

@@ -166,7 +166,8 @@ fn a_moved_map_works() {
     }
 }
 
-/// The margin of a claim at the end of the address range must not wrap to address 0.
+/// A claim looks for touching entries beyond the end of its range. The end of this search must not wrap to
+/// address 0.
 #[test]
 fn a_claim_up_to_the_last_address_finds_its_entries() {
     for touching in [false, true] {

@@ -2,8 +2,8 @@
 //! two readers look up addresses under RCU.
 //!
 //! Hazard C-1: a reader that reaches a freed node fails. For that purpose the map poisons every freed node,
-//! and the allocator of this program delays the reuse of its memory. Some addresses are always mapped, by
-//! *fixed* entries. A reader fails if it finds a hole there, or if the next entry from any address starts
+//! and the allocator of this program delays the reuse of the node's memory. Some addresses are always mapped,
+//! by *fixed* entries. A reader fails if it finds a hole there, or if the next entry from any address starts
 //! behind the next fixed entry. To test another change, add a case to `churn` that keeps the fixed entries.
 //! `loom_map.rs` tries all schedules of short changes instead.
 #![cfg(not(loom))]
@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Quarantine {
 #[global_allocator]
 static ALLOCATOR: Quarantine = Quarantine;
 
-/// Number of slots of 10 addresses. Every eighth slot holds an entry that is never removed, but may be
+/// Number of slots, of 10 addresses each. Every eighth slot holds an entry that is never removed, but may be
 /// replaced by an entry with another value. The writer fills, empties, splits and joins the ranges between
 /// them, up to half the map at a time.
 const SLOTS: u64 = 400;
@@ -131,8 +131,7 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
         writer.preallocate(2).unwrap();
         let value = round + 1;
         match random.next_u64() % 8 {
-            // Changes the shape of a fixed entry, alone or with all entries behind it up to the next fixed
-            // one.
+            // Replaces the entry of a fixed slot by a fixed entry.
             0 => writer.replace(at * 10, at * 10 + 10, &[fixed(at, value)]),
             1 => {
                 let parts = [0, 3, 6]

@@ -37,7 +37,8 @@ fn is_rank_odd(child: Option<Ptr>) -> bool {
 
 impl<A: IntervalAdapter> IntervalTree<A> {
     /// Restores the balance after `at` was inserted as a leaf. Goes up from `at`, and raises the rank of each
-    /// parent whose rank is not above that of its child. Ends at the first other parent, or after a rotation.
+    /// parent whose rank is not above that of its child. Ends at the first parent whose rank is above that of
+    /// its child, or after a rotation.
     pub(super) fn rebalance_after_insert(&mut self, mut at: Ptr) {
         while let Some(above) = get(at).parent() {
             let (link, parent) = (get(at), get(above));
@@ -59,7 +60,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     }
 
     /// Rotates after an insertion. The rank of `at` equals its parent's, and the rank of its sibling is two
-    /// below the parent's. One child of `at` is one rank below it, the other two.
+    /// below the parent's. One child of `at` is one rank below `at`, and the other child is two ranks below.
     fn rotate_after_insert(&mut self, at: Ptr, above: Ptr, inner: Option<Ptr>) {
         get(above).flip_rank();
         match inner.filter(|&inner| get(inner).is_rank_odd() != get(at).is_rank_odd()) {

@@ -24,7 +24,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     }
 }
 
-/// The verified properties of a subtree, from which the check of its parent computes its own.
+/// The verified properties of a subtree. The check of the parent uses these properties to compute those of
+/// the larger subtree.
 struct Shape {
     rank: i32,
     links: u64,

@@ -1,6 +1,6 @@
 //! An interval tree that is linked through the objects it holds. The reverse map keeps the VMAs of a file, or
 //! of related anonymous memory, in such a tree (`rmap/tree/` of `freehold`). Address spaces without an MMU
-//! keep their mappings in one.
+//! keep their mappings in such a tree.
 //!
 //! Each object embeds an [`IntervalLink`]; an [`IntervalAdapter`] finds the link in the object. Intervals are
 //! `first..=last` (for example page offsets). Intervals may overlap and may be equal. The tree is ordered by
@@ -22,8 +22,8 @@
 //! list.
 //!
 //! This file links and unlinks. It corrects the largest `last` of each link, and then calls `balance.rs`,
-//! which restores the ranks. `search.rs` only reads, `link.rs` has the fields, and `check.rs` the invariants.
-//! A new field needs its check there.
+//! which restores the ranks. `search.rs` only reads, `link.rs` has the fields, and `check.rs` checks the
+//! invariants. A new field needs a check there.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;
@@ -88,8 +88,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         self.root.get().is_none()
     }
 
-    /// Returns true if an object is in a tree of this adapter. If the object is in a tree, it must be this
-    /// one.
+    /// Returns true if an object is in a tree of this adapter. The object must not be in another tree.
     ///
     /// # Safety
     ///

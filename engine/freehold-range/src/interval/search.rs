@@ -1,9 +1,9 @@
 //! Searches for the intervals that overlap another interval: [`Overlapping`], and the neighbours of a link.
 //!
-//! A walk over the mappers of a page is such a search. A search only reads links and needs the tree's lock
-//! shared. It skips a subtree whose largest `last` lies before the interval, so its cost depends on the
-//! number of results and on the depth. The iterator follows parent pointers instead of keeping a stack, so it
-//! allocates nothing.
+//! The reverse map finds the VMAs that map a page by such a search. A search only reads links and needs the
+//! tree's lock shared. It skips a subtree whose largest `last` lies before the interval, so its cost depends
+//! on the number of results and on the depth. The iterator follows parent pointers instead of keeping a
+//! stack, so it allocates nothing.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;

@@ -1,20 +1,20 @@
-//! Claim writers: concurrent writers, each of which changes what it has [claimed](super::claim).
+//! Claim writers: concurrent writers, each of which changes only entries that it has [claimed](super::claim).
 //!
 //! # Claim, write set, publish
 //!
 //! A change has three steps. First, the writer *claims* the entries that it needs. A copy of the entries
-//! becomes its [write set](super::write_set). Second, the writer changes the write set, and looks at nothing
-//! else. The second step may take any time. Third, the writer *publishes*: the write set replaces the claimed
-//! entries, which readers see as one step, and the claim ends. So a change of one leaf latches that leaf
-//! exactly twice.
+//! becomes its [write set](super::write_set). Second, the writer changes the write set, and reads nothing
+//! else of the map. The second step may take any time. Third, the writer *publishes*: the write set replaces
+//! the claimed entries, which readers see as one step, and the claim ends. So a change of one leaf latches
+//! that leaf exactly twice.
 //!
 //! # Two kinds of latches
 //!
-//! Both latches are held for a short time, and no thread sleeps while it holds one. Latches are taken by a
+//! Both kinds are held for a short time, and no thread sleeps while it holds a latch. Latches are taken by a
 //! [`ClaimWriter`], and by a gap search that corrects a gap word of an inner node. The
-//! [`ExclusiveWriter`](crate::ExclusiveWriter) needs none, because no other writer exists. A gap search that
-//! had to restart too often takes the structure lock without a latch. Like any holder of the structure lock,
-//! it then waits for leaves that are latched.
+//! [`ExclusiveWriter`](crate::ExclusiveWriter) needs no latch, because no other writer exists. A gap search
+//! that had to restart too often takes the structure lock without a latch. Like any holder of the structure
+//! lock, it then waits for leaves that are latched.
 //!
 //! * The *latch of a leaf* is the bit BUSY in the control word of the leaf. A writer takes it by a
 //!   compare-and-swap from a version.
@@ -276,7 +276,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     fn claim_across(&self, request: &ClaimRequest) -> Result<(), ClaimError> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
-            // A split may reach the root: every node on the path is split, and the root too.
+            // A split may reach the root: every node on the path is then split, including the root.
             let need = if request.cuts { self.map.root.level() + 3 } else { 0 };
             if self.write_set.spares.count() < need {
                 drop(structure);
@@ -377,7 +377,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.write_set.spares.fill(need).map_err(|_| ClaimError::NoMemory)
     }
 
-    /// Returns true if a writer was refused an entry of a claim that has ended since the last call.
+    /// Returns true if a claim of this writer has ended since the last call and another writer was refused
+    /// one of its entries.
     pub fn had_waiters(&self) -> bool {
         self.write_set.had_waiters.replace(false)
     }
@@ -468,8 +469,8 @@ pub(super) enum Obstacle {
 }
 
 impl Obstacle {
-    /// Returns the error. If an entry is in the way, marks the entry, so that its owner notifies waiters when
-    /// its claim ends.
+    /// Returns the error. If an entry is in the way, marks the entry, so that the owner of the entry notifies
+    /// waiters when the claim ends.
     #[cold]
     pub(super) fn note_waiter<const SLOTS: usize>(self, leaf: &Node<SLOTS>) -> ClaimError {
         match self {

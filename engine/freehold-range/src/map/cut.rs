@@ -1,5 +1,5 @@
-//! Cutting a range out of several leaves: whole subtrees are unlinked by their top node, and the edges are
-//! edited.
+//! Cutting a range out of several leaves: whole subtrees are unlinked at their top nodes, and the nodes at
+//! the edges are edited.
 //!
 //! Used by the exclusive writer (`exclusive_writer.rs`); `insert.rs` is the opposite. All nodes that change
 //! are held in [`BusyNodes`] until the change is complete, and unlinked nodes are freed after a grace period

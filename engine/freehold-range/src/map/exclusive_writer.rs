@@ -3,7 +3,7 @@
 //! The exclusive writer excludes all other writers, but not lookups under RCU. It therefore holds each node
 //! that it changes (`busy_nodes.rs`). A change that fits into one leaf is made here; any other change is a
 //! cut (`cut.rs`), then an insertion (`insert.rs`). `claim_writer.rs` has the other kind of writer. A change
-//! checks everything first and panics before it changes anything; from the first edit on, nothing fails.
+//! makes all checks, which may panic, before its first edit. After the first edit, nothing fails.
 //! `tests/map.rs` compares the writer with a naive map, `tests/refused.rs` tests the checks, and
 //! `tests/loom_map.rs` tests changes during lookups.
 
@@ -279,7 +279,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Handles the common case: the range lies inside one leaf, which has enough slots and stays linked.
-    /// Returns false if this is not the case. `fills` is set if the entries leave no gap in the range.
+    /// Returns false in any other case. `fills` is set if the entries leave no gap in the range.
     #[inline]
     fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
         let (leaf, from) = self.finger_search(start);
@@ -300,8 +300,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
             replace_slots(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             replace_slots(leaf, from, gone, with);
-            // Neither a change that only adds entries nor one whose entries fill the whole range makes a gap
-            // larger.
+            // No gap grows if the change only adds entries, or if its entries fill the whole range.
             if gone > 0 && !fills {
                 self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
@@ -313,8 +312,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Returns true if the leaf that the finger points to would be unlinked or merged if this number of
-    /// entries remained in it. A leaf is not merged if neither neighbour has room for its entries. It is then
-    /// left sparse, with room for the next entries there.
+    /// entries remained in it. A leaf is not merged if neither neighbour has room for its entries. Such a
+    /// leaf stays sparse, with room for new entries.
     #[cold]
     fn would_merge(&self, now: usize) -> bool {
         let Step { node, at, .. } = self.step(1);

@@ -3,8 +3,8 @@
 //! A map gets its `Fanout` when it is created, and never changes it. The limits decide when a node is split
 //! or merged, when a leaf counts as contended, and how often a lookup retries. Tests use
 //! [`NodeWidth::Narrow`] or a small `SLOTS`, so that few entries reach every path. `max_merged` is below
-//! `max_slots`, and `sparse` below `max_merged`: otherwise the same entries would be merged and split again
-//! and again.
+//! `max_slots`, and `sparse` is below `max_merged`: otherwise the same entries would be merged and split
+//! again and again.
 
 /// The number of entries that share a node of a map. Entries of one leaf share the latch that claim writers
 /// take.
@@ -58,7 +58,7 @@ impl Fanout {
         usize::from(self.max_merged)
     }
 
-    /// Returns true if the fan-out is that of a model checker or a test, which then exercises rare paths
+    /// Returns true if the fan-out is that of a model checker or a test, in which rare paths must occur
     /// often.
     const fn is_narrow(self) -> bool {
         self.max_slots < 8
@@ -70,7 +70,7 @@ impl Fanout {
         if self.is_narrow() { 2 } else { 32 }
     }
 
-    /// Returns the number of conflicts at which a leaf is contended, among about a hundred changes.
+    /// Returns the number of conflicts, in about a hundred changes, at which a leaf counts as contended.
     pub(super) fn conflict_limit(self) -> u64 {
         if self.is_narrow() { 1 } else { 8 }
     }

@@ -1,6 +1,6 @@
 //! The finger of the exclusive writer: the path to the leaf of its last search.
 //!
-//! A change of an address space searches the same place several times: it looks for the entry, for its
+//! A change of an address space searches the same place several times: it looks up the entry and its
 //! neighbours, and then makes the change. The next change is often close to the last. A search that finds its
 //! place in the leaf of the finger does not descend from the root.
 //!

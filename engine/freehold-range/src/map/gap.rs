@@ -3,8 +3,8 @@
 //! The gap word that an inner node keeps for a child is an upper bound of the largest gap below the child. A
 //! change that fills a gap does not lower the word, and so writes no node above its leaf. A search may
 //! therefore visit a child and find no gap; the search then corrects the word. So a filled gap costs searches
-//! at most one extra visit per level. A search corrects no word if the gap exists but lies outside its
-//! bounds, or is lost to the alignment.
+//! at most one extra visit per level. A search corrects no word if the gap exists but lies outside the bounds
+//! of the search, or is lost to the alignment.
 //!
 //! [`Reader::gap`] searches while no writer exists, and `ClaimWriter::gap` concurrently with other writers;
 //! both use `find_gap`. A gap word must never be too small, or a search misses free addresses; the model in
@@ -212,8 +212,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         if end.min(high).saturating_sub(before.max(low)) < len {
             return Ok(None);
         }
-        // SAFETY: the node was unchanged after the slot was read, so this was its child. The caller of
-        // `find_gap` keeps it allocated.
+        // SAFETY: the node was unchanged after the slot was read, so the pointer led to a child of the node.
+        // The caller of `find_gap` keeps the child allocated.
         let child = unsafe { &*child };
         let below = search.begin(child)?;
         search.unchanged(node, word)?;

@@ -1,4 +1,4 @@
-//! Inserting entries into a gap, with the splits that this needs.
+//! Inserting entries into a gap, and splitting nodes that have no room for the entries.
 //!
 //! Used by the exclusive writer, and by claim writers that hold the structure lock. All nodes that change are
 //! held in [`BusyNodes`] until the change is complete. New nodes come from spare nodes that the caller has
@@ -201,7 +201,7 @@ pub(super) enum SplitPolicy {
 /// new slots. Such insertions do not touch the right half again, so the right half is left as full as
 /// possible. If the new slots are inserted at the very end, the cut is made in front of them, for the same
 /// reason. At either end of the node, one old slot stays with the new slots: a leaf with only the new entries
-/// would be unlinked when they are removed, and created again with the next ones.
+/// would be unlinked when they are removed, and a leaf would be created again for the next new entries.
 fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     let total = count + len;
     let quarter = (most / 4).min(total / 2);
@@ -216,9 +216,9 @@ fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
 }
 
 /// Returns the cut for claim writers. Both halves get at least a quarter of the slots. A leaf with one entry
-/// would be unlinked together with the entry. The next entry there would split the full leaf again, each time
-/// under the structure lock. Among the remaining cuts of a leaf, the widest gap is chosen. Writers that map
-/// on the two sides of that gap no longer conflict.
+/// would be unlinked together with this entry, and the next entry in its place would split the other half
+/// again. Both changes need the structure lock. Among the remaining cuts of a leaf, the widest gap is chosen.
+/// Writers that map on the two sides of that gap no longer conflict.
 fn widest_gap<const SLOTS: usize>(
     node: &Node<SLOTS>,
     at: usize,

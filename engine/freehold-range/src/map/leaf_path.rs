@@ -40,8 +40,8 @@ impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
     }
 }
 
-/// A latched leaf. The latch is released when this is dropped, at the same version unless
-/// [`LatchedLeaf::changed`] was called.
+/// A latched leaf. Dropping the value releases the latch, at the same version unless [`LatchedLeaf::changed`]
+/// was called.
 pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
     pub(super) path: LeafPath<'n, SLOTS>,
     /// Set if this attempt conflicted with another writer here, and such conflicts have been frequent
@@ -101,9 +101,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             if !node.unchanged(word) {
                 return None;
             }
-            // SAFETY: the node was unchanged after the slot was read, so this was its child. The RCU section
-            // keeps the child allocated even if it was unlinked since. The child's contents are visible
-            // (pairing B).
+            // SAFETY: the node was unchanged after the slot was read, so the pointer led to a child of the
+            // node. The RCU section keeps the child allocated even if it was unlinked since. The child's
+            // contents are visible (pairing B).
             let child = unsafe { &*child };
             let below = child.begin()?;
             if !node.unchanged(word) {

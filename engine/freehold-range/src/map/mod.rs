@@ -74,9 +74,10 @@
 //!
 //! A range that covers many leaves is cut out at its edges. Whole subtrees are unlinked at the level where
 //! they hang, and no node inside them is touched. A reader that is already inside such a subtree sees the
-//! state before the cut. The reader passed the edge before the cut, its instant lies before the cut, and no
-//! node below the edge changes any more. A node that was *merged* into its sibling is different: its children
-//! stay linked and keep changing. So the merged node is marked DEAD, and a reader that is in it starts again.
+//! state before the cut. The reader passed the edge before the cut, its lookup takes effect at an instant
+//! before the cut, and no node below the edge changes any more. A node that was *merged* into its sibling is
+//! different: its children stay linked and keep changing. So the merged node is marked DEAD, and a reader
+//! that is in it starts again.
 //!
 //! Unlinked nodes are passed to [`Host::rcu_defer`] after the stores that unlink them. A reader that starts
 //! after the grace period sees those stores, so it cannot reach the node. For a cut subtree, only the top
@@ -253,8 +254,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let Some(mut word) = node.begin() else { return Lookup::Contended };
         let mut at = node.search(key);
         if at >= word.count() {
-            // Only the root can hold no end above the key: every other node has one, because its parent's end
-            // lies above the key.
+            // Only the root can lack an end above the key. For every other node on the path, the parent
+            // stores an end above the key, which is also the last end of the node.
             return if node.unchanged(word) { Lookup::Hole } else { Lookup::Contended };
         }
         while !word.is_leaf() {
@@ -263,9 +264,9 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
                 return Lookup::Contended;
             }
             debug_assert!(at < word.count(), "no end in the inner node lies above the key");
-            // SAFETY: the node was unchanged after the slot was read, so this was its child. The caller's
-            // guard keeps the child allocated even if it was unlinked since. The child's contents are visible
-            // (pairing B).
+            // SAFETY: the node was unchanged after the slot was read, so the pointer led to a child of the
+            // node. The caller's guard keeps the child allocated even if it was unlinked since. The child's
+            // contents are visible (pairing B).
             let child = unsafe { &*child };
             let Some(below) = child.begin() else { return Lookup::Contended };
             if !node.unchanged(word) {

@@ -152,7 +152,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         }
     }
 
-    /// Announces a node to the simulation's report.
+    /// Registers a node with the simulation (`cfg(sim)`), whose report then names it.
     pub(super) fn announce(node: *const Self) {
         announce!("Node", node, 1, Self { word: word, ends: ends, links: links, data: data, head: head });
     }
@@ -330,7 +330,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         held
     }
 
-    /// Takes the latch of a node that stays linked until then. Spins while another writer holds the latch.
+    /// Takes the latch of a node. Spins while another writer holds the latch. The caller ensures that the
+    /// node stays linked during the call.
     pub(super) fn latch<H: Host>(&self) {
         while !self.begin().is_some_and(|word| self.try_latch(word)) {
             H::relax();
@@ -419,8 +420,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(self.word().0 | Word::DEAD, Ordering::Relaxed);
     }
 
-    /// Poisons a node in builds with debug assertions, so that a late reader is detected. For the callback
-    /// after the grace period.
+    /// Poisons a node in builds with debug assertions, so that a late reader is detected. The callback after
+    /// the grace period calls this function.
     pub(super) fn poison(&self) {
         if cfg!(debug_assertions) {
             self.word.store(Word::POISON, Ordering::Relaxed);

@@ -40,7 +40,7 @@ impl<'n, const SLOTS: usize> Path<'n, SLOTS> {
     pub(super) fn step(&self, level: usize) -> Step<'n, SLOTS> {
         debug_assert!(level <= self.top);
         // SAFETY: `ExclusiveWriter::path`, `RangeMap::latched_path_to` and `raise_root` write every element
-        // up to `top`. No caller reads one above `top`.
+        // up to `top`. No caller reads an element above `top`.
         unsafe { self.steps[level].assume_init() }
     }
 

@@ -1,4 +1,4 @@
-//! Publishing: the end of a claim, when the write set of a [`ClaimWriter`] replaces what was claimed.
+//! Publishing: the end of a claim, when the write set of a [`ClaimWriter`] replaces the claimed entries.
 //!
 //! A write set that stays in one leaf is published under the latch of that leaf. Any other write set is
 //! published under the structure lock, with all nodes that change held (`busy_nodes.rs`). Publishing needs no
@@ -68,7 +68,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.publish_span(&mut second, &mut its);
     }
 
-    /// Publishes a span that lies in one leaf whose end stays. Returns false if this is not the case.
+    /// Publishes a span that lies in one leaf, if the end of the leaf does not change. Otherwise does nothing
+    /// and returns false.
     #[inline(always)]
     fn publish_in_leaf(&self, span: &WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) -> bool {
         let (from, to) = span.range();
@@ -147,7 +148,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         let map = self.map;
         let structure = map.structure.lock::<H>(Rank::VmaMap);
         let mut busy = BusyNodes::new();
-        // All changed leaves are latched first, and the leaf behind them. So the changes that follow are one
+        // All changed leaves and the leaf behind them are latched first. So the changes that follow are one
         // step.
         let mut keys = [0; MAX_CLAIM_ENTRIES + 1];
         let (mut leaves, mut key) = (0, start);
@@ -225,8 +226,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     }
 }
 
-/// Calls `then` with the hole that contains `address`, if the address lies in one. The leaf is latched, and
-/// the ends of all slots before `from` lie below the address. `lo` is the end of the entry before the leaf.
+/// Calls `then` with the hole that contains `address`, if there is such a hole. The leaf is latched, and the
+/// ends of all slots before `from` lie below the address. `lo` is the end of the entry before the leaf.
 #[inline]
 pub(super) fn call_with_hole<const SLOTS: usize>(
     leaf: &Node<SLOTS>,
@@ -247,8 +248,8 @@ pub(super) fn call_with_hole<const SLOTS: usize>(
     }
 }
 
-/// Returns the start and the size of the largest gap in front of the `len` entries from slot `at` on, and of
-/// the entry behind them. The leaf is held.
+/// Returns the start and the size of the largest gap. Considers the gaps in front of the `len` entries from
+/// slot `at` on, and the gap behind these entries. The leaf is held.
 #[inline]
 fn largest_gap<const SLOTS: usize>(leaf: &Node<SLOTS>, at: usize, len: usize, lo: u64) -> (u64, u64) {
     let mut before = if at > 0 { leaf.end(at - 1) } else { lo };

@@ -59,7 +59,7 @@ impl<const SLOTS: usize> SpareNodes<SLOTS> {
     ///
     /// # Panics
     ///
-    /// Panics if there is none, which means that `preallocate` was not called for this `replace`.
+    /// Panics if the chain is empty, which means that `preallocate` was not called for this `replace`.
     pub(super) fn take(&self) -> *mut Node<SLOTS> {
         let taken = self.first.load(Ordering::Relaxed);
         assert!(!taken.is_null(), "replace without preallocated nodes");

@@ -113,7 +113,7 @@ impl WriteSetSpan {
     }
 
     /// Returns true if the span has room for another hole. A hole needs room for the entry that fills it, for
-    /// the entry that touches it on the other side, and for the entries that cuts add.
+    /// one more entry that touches it, and for the entries that cuts add.
     pub(super) fn fits_additional_hole(&self) -> bool {
         self.entries.len() + SLOTS_FOR_CUTS + 2 <= MAX_SPAN_ENTRIES
     }

@@ -1,8 +1,8 @@
 //! Tests of claims. Every claim is tried on every small map that also contains another writer's claim or a
-//! reservation. The tests compare with a model which claims are refused, what is claimed, what the map
-//! contains after the claim is published, and which hole the callback gets.
+//! reservation. The tests compare four results with a model: the refusal of a claim, the claimed entries, the
+//! contents of the map after the claim is published, and the hole that the callback gets.
 //!
-//! One thread makes all calls, so no result depends on timing. The neighbours lie in every combination of
+//! One thread makes all calls, so no result depends on timing. The entries lie in every combination of
 //! leaves. `stage.rs` has the maps and the model; the tests here pass each map to a function that makes one
 //! claim.
 

@@ -44,7 +44,8 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         self.model.replace(start, end, &with);
     }
 
-    /// Replaces everything in the range by one entry, as a fixed mapping does. The value 0 only removes.
+    /// Replaces everything in the range by one entry, as a fixed mapping does. If the value is 0, only
+    /// removes the entries in the range.
     pub fn put(&mut self, start: u64, end: u64, value: u64) {
         let (from, to, left, right) = self.model.widen(start, end);
         let new = (value > 0).then(|| entry(start, end, value));
