@@ -1,15 +1,16 @@
 //! The atomics that every crate of the engine uses.
 //!
-//! They are the CPU's own atomics in a normal build, those of loom under `cfg(loom)`, those of shuttle under
-//! `cfg(shuttle)`, and those of virtual time under `cfg(sim)`. The unit tests of this crate use the atomics
-//! of `axioms`.
+//! The atomics are those of the CPU in a normal build, those of loom under `cfg(loom)`, those of shuttle
+//! under `cfg(shuttle)`, and those of virtual time under `cfg(sim)`. The unit tests of this crate use the
+//! atomics of `axioms`.
 //!
 //! Only this file distinguishes these builds, except for test hosts, test modules, and a few files that
 //! `xtask/tests/tidy.rs` lists with reasons. So everything else that depends on the build is
 //! here too: constants that are smaller under the checkers, so that a test reaches rare paths within a few
 //! steps.
 //!
-//! Code of the engine must not import atomics from `core`, because the checkers do not see accesses to those.
+//! Code of the engine must not import atomics from `core`, because the checkers do not see accesses to
+//! atomics of `core`.
 
 /// A field of a record that a lock guards. The simulation (`cfg(sim)`) observes accesses to it like accesses
 /// to an atomic; in any other build it is an ordinary `Cell`.
@@ -81,9 +82,9 @@ pub(crate) const SPINS_BEFORE_QUEUEING: u32 = if CHECKED { 0 } else { 200 };
 pub(crate) const WRITER_SPINS: u32 = if CHECKED { 0 } else { 6 };
 /// Calls of `Host::relax` between two looks of a writer.
 pub(crate) const WRITER_SPIN_INTERVAL: u32 = 64;
-/// Number of times that a waiter looks again before it goes to sleep. These looks take about as long as going
-/// to sleep and being woken, so a wait costs at most about twice as much as the cheaper choice between
-/// spinning and sleeping.
+/// Number of times that a queued task looks at the lock again before it goes to sleep. These looks take about
+/// as long as going to sleep and being woken, so a wait costs at most about twice as much as the cheaper
+/// choice between spinning and sleeping.
 pub(crate) const SPINS_BEFORE_SLEEP: u32 = if CHECKED { 1 } else { 400 };
 /// Longest pause between two looks at a spin lock, in calls of `Host::relax`.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };

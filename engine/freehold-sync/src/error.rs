@@ -38,7 +38,7 @@ macro_rules! error_enum {
         $vis enum $name { $($(#[doc = $doc])+ $variant,)+ }
 
         impl $name {
-            /// Every variant, in the order of their definition.
+            /// All variants, in the order of their definition.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
         }
 

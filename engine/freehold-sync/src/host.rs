@@ -3,11 +3,11 @@
 //!
 //! Every lock is generic over its host. An embedder implements the trait, which `Platform` of
 //! `freehold-vmspace` extends; `freehold-kit` has an implementation of grace periods. The hosts of tests are
-//! in `testing`, and the test machine in `lab/freehold-machine`.
+//! in `testing`, and the hosts of the test machine are in `lab/freehold-machine`.
 //!
 //! The contract of `Host` is part of the safety of the engine: lookups without locks rely on grace periods,
-//! and per-CPU values on [`Host::with_cpu`]. A function that is added needs a default implementation, or a
-//! change of every host.
+//! and per-CPU values rely on [`Host::with_cpu`]. A function that is added needs a default implementation, or
+//! a change of every host.
 #![expect(unsafe_code, reason = "an implementation must keep the contract on grace periods and CPU numbers")]
 
 use crate::atomic::AtomicU32;
@@ -59,8 +59,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// Upper bound of the CPU numbers that [`with_cpu`](Self::with_cpu) provides.
     const MAX_CPUS: usize;
 
-    /// Number of CPU numbers in use on this machine: [`with_cpu`](Self::with_cpu) provides numbers below it.
-    /// The value never changes, and is at most [`MAX_CPUS`](Self::MAX_CPUS).
+    /// Number of CPU numbers in use on this machine: [`with_cpu`](Self::with_cpu) provides only numbers below
+    /// this value. The value never changes, and is at most [`MAX_CPUS`](Self::MAX_CPUS).
     fn cpus() -> usize {
         Self::MAX_CPUS
     }

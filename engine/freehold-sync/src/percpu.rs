@@ -7,7 +7,7 @@
 //! wait.
 //!
 //! All values are allocated at creation; later calls allocate nothing and cannot fail. The test
-//! `a_counter_adds_up` in `tests/threads.rs` adds on several threads.
+//! `a_counter_adds_up` in `tests/threads.rs` adds to one counter on several threads.
 
 use crate::atomic::{AtomicI64, Ordering, announce_records};
 use crate::host::Host;

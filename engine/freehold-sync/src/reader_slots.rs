@@ -70,7 +70,7 @@ impl Slot {
             Slot(AtomicUsize::new(FREE))
         }
 
-        /// Creates a slot that represents the external rwsem of a VMA. It belongs to no CPU and never
+        /// Creates a slot that represents the external rwsem of a VMA. The slot belongs to no CPU and never
         /// changes.
         pub fn external() -> Self {
             Slot(AtomicUsize::new(EXTERNAL))
@@ -84,8 +84,8 @@ impl Slot {
         self.0.load(Ordering::Relaxed) == EXTERNAL
     }
 
-    /// Removes a reader of `vma` from the slot. Returns false if the slot holds none: the writer has counted
-    /// the reader, or another reader of `vma` has removed it.
+    /// Removes a reader of `vma` from the slot. Returns false if the slot holds no reader of `vma`: the
+    /// writer has counted the reader, or another reader of `vma` has removed it.
     #[inline]
     pub(crate) fn leave(&self, vma: usize) -> bool {
         // Release: the reader's accesses end before it leaves; pairs with the acquire of a task that finds

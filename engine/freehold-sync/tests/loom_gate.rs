@@ -4,7 +4,7 @@
 //! The shared data are two `things`. A range writer accesses one of them, as if it had claimed it; a holder
 //! of the lock accesses both. loom reports concurrent accesses to a thing as a race. `words` are for
 //! speculation, which reads without a lock. A test with three threads bounds the number of preemptions, so
-//! that it takes seconds. To add a case, spawn a closure for each further thread and let the test's own
+//! that it takes only seconds. To add a case, spawn a closure for each further thread and let the test's own
 //! thread act as well.
 #![cfg(loom)]
 
@@ -24,7 +24,7 @@ struct Space {
     lock: Lock,
     /// loom checks that the lock excludes concurrent accesses.
     things: [UnsafeCell<u32>; 2],
-    /// Read without a lock, under a speculation.
+    /// Read without a lock, during a speculation.
     words: [AtomicU32; 2],
 }
 

@@ -3,8 +3,9 @@
 //!
 //! While a thread of an [explored](super) program runs, each access goes to `perform` in `run.rs`, and the
 //! word in memory keeps its initial value. At all other times, an access is an ordinary atomic access to the
-//! word in memory. `AtomicBool`, `AtomicI64`, `AtomicPtr`, `AtomicU8` and `AtomicU16` are always the CPU's:
-//! the checker does not see them, so code that an explored program runs must not rely on their order.
+//! word in memory. `AtomicBool`, `AtomicI64`, `AtomicPtr`, `AtomicU8` and `AtomicU16` are always atomics of
+//! the CPU. The checker does not see accesses to them, so code that an explored program runs must not rely on
+//! the order of these accesses.
 //!
 //! The types have the methods that this crate uses. A lock that needs another method adds it here.
 

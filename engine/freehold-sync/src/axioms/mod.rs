@@ -20,8 +20,8 @@
 //! from the given value, and orders nothing.
 //!
 //! `graph.rs` has executions and axioms, `run.rs` runs the code of threads, and `atomics.rs` has the facade.
-//! The tests are in `litmus.rs` (of the checker) and `slots.rs` (of the VMA lock). Their number of threads
-//! and events must stay small: the number of executions grows exponentially with both.
+//! `litmus.rs` tests the checker, and `slots.rs` tests the VMA lock. A test must have few threads and few
+//! events, because the number of executions grows exponentially with both.
 
 pub(crate) mod atomics;
 mod graph;
@@ -39,7 +39,7 @@ use std::collections::{HashMap, HashSet};
 use std::string::String;
 use std::vec::Vec;
 
-/// A thread of a program. It must act the same whenever its reads return the same values.
+/// A thread of a program. The thread must act the same whenever its reads return the same values.
 type Thread<'a> = &'a dyn Fn();
 
 /// The result of exploring a program.
@@ -91,8 +91,8 @@ fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
     }
 }
 
-/// Explores with the knowledge about words so far. Returns `None` if a word that was treated as private is
-/// shared.
+/// Explores the program, and treats a word as private unless `words` says that it is shared. Returns `None`
+/// if a word that was treated as private is shared.
 fn explore_with(threads: &[Thread<'_>], words: &mut Words) -> Result<Option<Explored>, String> {
     let mut explored = Explored::default();
     let mut seen = HashSet::new();

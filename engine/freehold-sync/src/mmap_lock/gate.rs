@@ -5,8 +5,8 @@
 //!
 //! - A *range writer* shares the address space with other range writers. Each changes only what it has
 //!   claimed. Range writers and holders of the mmap lock, for reading or for writing, exclude each other.
-//! - A range writer enters and leaves with one read-modify-write each. It changes one word of the gate or,
-//!   where range writers often contend, one word of its CPU.
+//! - A range writer enters with one read-modify-write and leaves with another. It changes one word of the
+//!   gate or, where range writers often contend, one word of its CPU.
 //! - Neither side starves. A holder of the lock waits only for the range writers that entered before it. A
 //!   range writer that arrives later waits for the mmap lock.
 //!

@@ -89,7 +89,7 @@ pub struct MmapReadGuard<'a, H: Host> {
 }
 
 /// Guard of an mmap lock held for writing: the right to change the set of VMAs, and to lock VMAs for writing.
-/// Releases the lock when dropped. The holder unlocks its VMAs before that.
+/// Releases the lock when dropped. The holder unlocks its VMAs before this release.
 ///
 /// Functions that need this right take the guard as an argument. So a reader cannot call such functions, not
 /// even a reader that was the writer before:
@@ -307,9 +307,9 @@ impl<H: Host> MmapLock<H> {
     /// Begins to read data that the lock guards, without taking the lock. Returns `None` if a writer holds
     /// the lock, or if the gate is open to range writers.
     ///
-    /// Data read before [`Speculation::valid`] confirms it may come from the middle of a change. Such data
-    /// must be in atomics, and the memory that it points to must stay readable (through a grace period or
-    /// type-stable memory).
+    /// Data may have been read in the middle of a change, unless [`Speculation::valid`] returns true
+    /// afterwards. Such data must be in atomics, and the memory that it points to must stay readable (through
+    /// a grace period or type-stable memory).
     #[inline]
     pub fn speculate(&self) -> Option<Speculation> {
         let seq = self.seq();

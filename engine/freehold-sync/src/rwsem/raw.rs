@@ -7,7 +7,7 @@
 //! Some changes of the state oblige the task to wake other tasks or to hand the lock over. Such a change is
 //! one read-modify-write, and the wake-up follows at once: a task must never return between the two.
 //! `tests/loom_rwsem.rs` runs this code in all schedules, `raw/tests.rs` tests the limits of the counts, and
-//! `tests/threads.rs` the fairness.
+//! `tests/threads.rs` tests the fairness.
 
 use super::word::{READER, Word};
 use crate::atomic::{
@@ -517,8 +517,8 @@ impl<H: Host> RawRwSem<H> {
     /// word.
     #[cold]
     fn hand_over(&self) {
-        // Release: pairs with the acquire in `take_token`. Also passes on what earlier readers and writers
-        // released.
+        // Release: pairs with the acquire in `take_token`. Also passes on the releases of earlier readers and
+        // writers.
         self.write_token.store(TOKEN, Ordering::Release);
         H::wake_one(&self.write_token);
     }

@@ -58,8 +58,8 @@ impl Word {
         self.0 & (WRITER | WRITE_WAITERS) != 0
     }
 
-    /// Returns true if a new reader cannot be admitted: as for [`bars_readers`](Self::bars_readers), or
-    /// because the number of readers is at its limit.
+    /// Returns true if a new reader cannot be admitted, because of a writer
+    /// ([`bars_readers`](Self::bars_readers)) or because the number of readers is at its limit.
     #[inline]
     pub fn bars_new_readers(self) -> bool {
         self.0 & (WRITER | WRITE_WAITERS | TOO_MANY_READERS) != 0

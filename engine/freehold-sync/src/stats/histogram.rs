@@ -1,6 +1,6 @@
 //! Histograms of times in nanoseconds, with buckets of a quarter of a power of two.
 //!
-//! A [`LiveHistogram`] belongs to one CPU, which records into it while any thread reads; `mod.rs` has some
+//! A [`LiveHistogram`] belongs to one CPU, which records into it while any thread reads; `mod.rs` has several
 //! for each lock and CPU. A [`Histogram`] is a sum at one moment, for percentiles, merging and comparing;
 //! benchmarks and tools use it directly. Recording takes no lock and allocates nothing. The width of a bucket
 //! is the error of a percentile: at most a quarter. The tests below check the bounds of the buckets.

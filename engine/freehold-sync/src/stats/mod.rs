@@ -69,8 +69,8 @@ impl<H: Host> LockStats<H> {
         })
     }
 
-    /// Returns everything recorded so far. The result has about 7 KiB, which matters on a small stack. It is
-    /// exact if the lock is not in use.
+    /// Returns everything recorded so far. The result has about 7 KiB, which matters on a small stack. The
+    /// result is exact if the lock is not in use.
     pub fn snapshot(&self) -> LockSnapshot {
         let mut sum = LockSnapshot::default();
         for cell in self.cells.iter() {

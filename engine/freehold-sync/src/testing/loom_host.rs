@@ -8,8 +8,8 @@
 //! both hosts guarantee.
 //!
 //! The host must order as little as the contract of `Host` allows. If it ordered more, a test would not see
-//! that the tested code lacks an order. It must also make every wait visible to loom, which then reports a
-//! lost wake-up as a deadlock. `tests/loom_small.rs` tests the grace periods.
+//! that the tested code lacks an order. The host must also make every wait visible to loom, which then
+//! reports a lost wake-up as a deadlock. `tests/loom_small.rs` tests the grace periods.
 #![expect(unsafe_code, reason = "implements the host's contract, and runs deferred functions")]
 
 use super::parking_lot::ParkingLot;

@@ -1,8 +1,8 @@
 //! Parking lots, in which the tasks of the test hosts sleep.
 //!
-//! `loom_host.rs` has one parking lot, `std_host.rs` several, chosen by the address of the word. Each is a
-//! list of sleepers, a mutex and one condition variable. The mutex makes the comparison of the word and going
-//! to sleep one step, so no wake-up is lost.
+//! `loom_host.rs` has one parking lot. `std_host.rs` has several, and selects one by the address of the word.
+//! A parking lot is a list of sleepers, a mutex and one condition variable. The mutex makes the comparison of
+//! the word and going to sleep one step, so no wake-up is lost.
 //!
 //! A sleep must end only with a wake-up or a kill, and a wake-up must choose the task that has slept longest.
 //! Tests rely on this: if a wake-up is lost, the sleep never ends, so the test hangs or loom reports a
@@ -48,8 +48,8 @@ impl ParkingLot {
         ParkingLot { sleepers: Mutex::new(Sleepers { next: 0, list: Vec::new() }), condvar: Condvar::new() }
     }
 
-    /// Sleeps while the word has the expected value, until a wake-up. Calls `killed` before the sleep and
-    /// after each wake-up of any task; the sleep fails if `killed` returns true.
+    /// If the word has the expected value, sleeps until a wake-up. Calls `killed` before the sleep and after
+    /// each wake-up of any task; the sleep fails if `killed` returns true.
     pub fn sleep(&self, word: &AtomicU32, expected: u32, killed: impl Fn() -> bool) -> Result<(), Killed> {
         let mut sleepers = self.sleepers.lock().unwrap();
         if killed() {

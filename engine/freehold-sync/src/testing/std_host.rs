@@ -106,8 +106,8 @@ impl Task {
         PARKING_LOTS.iter().for_each(|parking_lot| parking_lot.wake_killed(|| ()));
     }
 
-    /// Makes a fatal signal pending when the thread enters its `nth` killable wait from now on, counted from
-    /// 1.
+    /// Makes a fatal signal pending when the thread enters its `nth` killable wait from now on. The first
+    /// wait has the number 1.
     pub fn interrupt_wait(&self, nth: u64) {
         self.0.countdown.store(nth, Ordering::SeqCst);
     }

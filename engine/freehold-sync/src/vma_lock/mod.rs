@@ -151,12 +151,13 @@ pub struct VmaCount {
 #[must_use = "the reader must unlock the VMA"]
 pub struct ReaderPlace<'l>(
     /// The slot that the reader entered, or [the slot](Slot::external) that represents the external rwsem of
-    /// the VMA. `None`: the count. One word, because every fault passes it on.
+    /// the VMA. `None` if the reader is in the count. The value is one word, because every fault passes it
+    /// on.
     Option<&'l Slot>,
 );
 
-/// The sequence number of a VMA; see the [module](self). It belongs in another cache line than the count,
-/// because readers read it before they decide to write.
+/// The sequence number of a VMA; see the [module](self). The number belongs in another cache line than the
+/// count, because readers read the number before they decide whether to write the count.
 #[repr(transparent)]
 pub struct VmaSeq(AtomicU32);
 
@@ -185,8 +186,8 @@ impl VmaCount {
         }
     }
 
-    /// Creates the external rwsem of the VMA, unless an earlier life has created it. Must be called before a
-    /// life of the VMA under an mmap lock with [external rwsems](crate::FaultLock::VmaRwsem). The VMA is
+    /// Creates the external rwsem of the VMA, unless an earlier life has created it. Must be called before
+    /// the VMA is attached under an mmap lock with [external rwsems](crate::FaultLock::VmaRwsem). The VMA is
     /// detached and the caller owns it.
     ///
     /// # Errors
@@ -198,17 +199,18 @@ impl VmaCount {
 
 impl VmaSeq {
     const_unless_loom! {
-        /// Creates the number of a VMA that was never locked.
+        /// Creates the sequence number of a VMA that was never locked.
         pub fn new() -> Self {
             VmaSeq(AtomicU32::new(0))
         }
 
-        /// Creates the number of a locked object.
+        /// Creates the sequence number of an object that is write-locked.
         pub(crate) fn locked() -> Self {
             VmaSeq(AtomicU32::new(1))
         }
 
-        /// Creates a number that starts at `seq`, for tests of wrapping. An odd `seq` is rounded down.
+        /// Creates a sequence number that starts at `seq`, for tests of wrapping. An odd `seq` is rounded
+        /// down.
         pub fn with_seq(seq: u32) -> Self {
             VmaSeq(AtomicU32::new(seq & !1))
         }

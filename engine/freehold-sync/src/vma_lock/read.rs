@@ -98,8 +98,8 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Like [`enter`](Self::enter), for a VMA whose count is `word`. `contended`: an exchange has just
-    /// failed.
+    /// Like [`enter`](Self::enter), for a VMA whose count is `word`. `contended` is true if an exchange has
+    /// just failed.
     #[inline(never)]
     fn enter_slow<'l, H: Host>(
         self,

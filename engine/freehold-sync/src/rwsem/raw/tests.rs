@@ -112,8 +112,8 @@ fn full_queue_takes_no_more_writers() {
     assert_eq!(word(&lock), full);
 }
 
-/// Releases the lock, and takes the token if the lock was granted to a writer. Returns true if the lock was
-/// granted to a writer, and the number of writers that still wait.
+/// Releases the lock, and takes the token if the lock was granted to a writer. Returns two values: true if
+/// the lock was granted to a writer, and the number of writers that still wait.
 fn after_release(lock: &Lock, passing_writers: u32) -> (bool, u64) {
     lock.unlock_write(passing_writers);
     let now = lock.load(Ordering::Relaxed);
