@@ -279,8 +279,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         }
     }
 
-    /// Returns the handle of a linked table. `parent` is the slot that links the table, and the number of the
-    /// table. `None` if the caller does not need the slot.
+    /// Returns the handle of a linked table. `parent` has the slot that links the table, and the number of
+    /// the table. `None` if the caller does not need the slot.
     #[inline]
     pub(crate) fn entry_table<'a, const LEVEL: usize>(
         memory: &'a M,

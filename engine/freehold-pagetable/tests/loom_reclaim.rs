@@ -25,8 +25,8 @@ type P = Pte<X86_4>;
 
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 
-/// A `Tlb` whose flush clears a word that a task with a stale translation would read. Checks before it frees
-/// tables that this word is clear.
+/// A `Tlb` whose flush clears a word that a task with a stale translation would read. Before the `Tlb` frees
+/// tables, it checks that this word is clear.
 struct Flusher {
     memory: Memory,
     /// Set while a processor caches the path to the table.

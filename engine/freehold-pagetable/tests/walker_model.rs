@@ -193,7 +193,7 @@ impl World<'_> {
         }
     }
 
-    /// Compares the results of the hardware and of software for one page with the model's.
+    /// Compares the results of the hardware and of software for one page with the result of the model.
     fn compare(&self, ops: &[Op], at: VirtAddr) {
         let fault = |code: FaultCode| Err(WalkFault::Page(code | FaultCode::USER));
         let read = hw_walk::<X86_4, _>(self.memory, self.tables.root(), at, Access::READ).map(|t| t.pfn);

@@ -131,7 +131,8 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
         writer.preallocate(2).unwrap();
         let value = round + 1;
         match random.next_u64() % 8 {
-            // Replaces the entry of a fixed slot by a fixed entry.
+            // The first three cases replace the entry of a fixed slot: by one entry, by three entries, or
+            // together with all entries up to the next fixed slot.
             0 => writer.replace(at * 10, at * 10 + 10, &[fixed(at, value)]),
             1 => {
                 let parts = [0, 3, 6]

@@ -186,7 +186,7 @@ fn add(count: &AtomicUsize) {
     }
 }
 
-/// Makes a count that has become too large stay large, so that the object is never freed.
+/// Saturates a count that has become too large, so that the object is never freed.
 #[cold]
 fn saturate(count: &AtomicUsize) {
     // Relaxed: a saturated count never frees the object. Concurrent additions and subtractions are fewer than

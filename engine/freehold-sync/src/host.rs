@@ -6,8 +6,8 @@
 //! in `testing`, and the hosts of the test machine are in `lab/freehold-machine`.
 //!
 //! The contract of `Host` is part of the safety of the engine: lookups without locks rely on grace periods,
-//! and per-CPU values rely on [`Host::with_cpu`]. A function that is added needs a default implementation, or
-//! a change of every host.
+//! and per-CPU values rely on [`Host::with_cpu`]. A new function of the trait needs a default implementation,
+//! or a change of every host.
 #![expect(unsafe_code, reason = "an implementation must keep the contract on grace periods and CPU numbers")]
 
 use crate::atomic::AtomicU32;

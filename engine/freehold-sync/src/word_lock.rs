@@ -7,12 +7,12 @@
 //! | 1 | held | to 0: exchange, by the holder. To 2: exchange in `lock` or compare-and-swap in `wait`, by a task that is about to sleep |
 //! | 2 | held, and tasks may sleep | to 0: exchange, by the holder, which then wakes all sleepers; other tasks may take the lock before the wake-up. To 2: exchange in `lock`, by another task that is about to sleep |
 //!
-//! The release of the exchange to 0 pairs with two acquires. The first is that of the compare-and-swap or the
-//! exchange that finds 0. The second is that of `wait`, when it reads 0 or the value that a later holder
-//! stored. A waiter sleeps while the word is 2, and the holder wakes all sleepers if it finds 2, so no
-//! sleeper is forgotten ([`Host::wait`]). A waiter in `lock` takes the lock by an exchange to 2, because
-//! other tasks may still sleep. The lock guarantees no order among waiters: it is rare that several tasks
-//! wait for the same lock.
+//! The release of the exchange to 0 pairs with two acquires. The first acquire belongs to the
+//! compare-and-swap or the exchange that finds 0. The second acquire belongs to `wait`, when `wait` reads 0
+//! or the value that a later holder stored. A waiter sleeps while the word is 2, and the holder wakes all
+//! sleepers if it finds 2, so no sleeper is forgotten ([`Host::wait`]). A waiter in `lock` takes the lock by
+//! an exchange to 2, because other tasks may still sleep. The lock guarantees no order among waiters: it is
+//! rare that several tasks wait for the same lock.
 
 use crate::atomic::{AtomicU32, Ordering, const_unless_loom};
 use crate::host::{Host, Killed};

@@ -100,8 +100,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// # Safety
     ///
     /// Until the claim writer is dropped, no [`ExclusiveWriter`](crate::ExclusiveWriter) and no
-    /// [`Reader`](crate::Reader) of this map may exist. The creation of the next one must synchronise with
-    /// the end of this one (as a lock does).
+    /// [`Reader`](crate::Reader) of this map may exist. The creation of such a writer or reader must
+    /// synchronise with the end of this claim writer (as a lock does).
     #[inline]
     pub unsafe fn claim_writer<'a>(&'a self, write_set: &'a WriteSet<SLOTS>) -> ClaimWriter<'a, H, SLOTS> {
         ClaimWriter::new(self, write_set)

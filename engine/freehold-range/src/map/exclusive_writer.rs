@@ -56,8 +56,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// # Safety
     ///
     /// Until the writer is dropped, no other [`ExclusiveWriter`], no [`ClaimWriter`](crate::ClaimWriter) and
-    /// no [`Reader`] of this map may exist. The creation of the next one must synchronise with the end of
-    /// this one (as a lock does).
+    /// no [`Reader`] of this map may exist. The creation of the next writer or reader must synchronise with
+    /// the end of this writer (as a lock does).
     #[inline]
     pub unsafe fn exclusive_writer(&self) -> ExclusiveWriter<'_, H, SLOTS> {
         ExclusiveWriter::new(self)
@@ -144,8 +144,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         self.refill_spares(grown, need)
     }
 
-    /// Allocates until there are `need` spare nodes. `grown` is the number of levels that the tree may then
-    /// have.
+    /// Allocates until there are `need` spare nodes. `grown` is the number of levels that the tree may have
+    /// after the changes.
     #[cold]
     fn refill_spares(&mut self, grown: usize, need: usize) -> Result<(), AllocError> {
         if grown > MAX_LEVELS {
@@ -274,7 +274,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     {
         debug_assert!(!node.word().is_leaf() && at < node.count());
         // SAFETY: a slot in use links a node of this map. Only this writer unlinks nodes, and it does not
-        // access a node after retiring it. So no reference made here is used after that.
+        // access a node after retiring it. So no reference made here is used after its node is retired.
         unsafe { &*node.child(at) }
     }
 

@@ -142,8 +142,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.release_range(from, to, ReleaseScope::Claimed, on_hole);
     }
 
-    /// Replaces what is claimed by `with`, which covers the same addresses. Works from the last leaf to the
-    /// first, so that the ends that lead to the remaining leaves are still valid.
+    /// Stores the entries `with`, which cover the same addresses, in place of the claimed entries. Works from
+    /// the last leaf to the first, so that the ends that lead to the remaining leaves are still valid.
     fn replace_claimed(&self, start: u64, end: u64, mut with: &[Entry]) {
         let map = self.map;
         let structure = map.structure.lock::<H>(Rank::VmaMap);

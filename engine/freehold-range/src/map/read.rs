@@ -27,8 +27,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// # Safety
     ///
     /// Until the reader is dropped, no [`ExclusiveWriter`](crate::ExclusiveWriter) and no
-    /// [`ClaimWriter`](crate::ClaimWriter) of this map may exist. The caller must synchronise with the end of
-    /// the last one (as a lock does).
+    /// [`ClaimWriter`](crate::ClaimWriter) of this map may exist. The creation of the reader must synchronise
+    /// with the end of the last writer (as a lock does).
     #[inline]
     pub unsafe fn reader(&self) -> Reader<'_, H, SLOTS> {
         Reader::new(self)

@@ -1,5 +1,5 @@
-//! [`LoomHost`]: the host of tests under loom. Each step of the host is one that loom schedules. [`model`]
-//! and [`model_bounded`] run such a test under every schedule.
+//! [`LoomHost`]: the host of tests under loom. loom schedules each step of the host. [`model`] and
+//! [`model_bounded`] run a test under every schedule.
 //!
 //! Each thread of a model is a task and a CPU of its own, numbered in the order of its first use of the host.
 //! Tasks sleep in one parking lot (`parking_lot.rs`). For grace periods, two counters count the read sections

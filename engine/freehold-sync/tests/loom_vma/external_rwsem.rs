@@ -1,8 +1,8 @@
 //! Tests with readers that take the external rwsem of the VMA (`vma_lock/external_rwsem.rs`).
 //!
-//! The scenarios are those of `world.rs`, as in `main.rs`, on a `World` whose spaces use external rwsems; an
-//! array of two flags says which spaces do. To run another scenario here, pass such a world to its function
-//! in `world.rs`.
+//! The tests run the scenarios of `world.rs`, like `main.rs`, but on a `World` whose spaces use external
+//! rwsems. An array of two flags selects these spaces. To run another scenario here, pass such a world to its
+//! function in `world.rs`.
 
 use super::world::{self, World, change, check_recycled, spawn};
 use freehold_sync::ReadFail;

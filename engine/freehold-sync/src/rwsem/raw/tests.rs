@@ -17,7 +17,7 @@ use std::thread;
 /// The lock under test.
 type Lock = RawRwSem<StdHost>;
 
-/// Half of the range of the field of readers.
+/// Half of the number of values of the field of readers.
 const CROWD: u64 = 1 << 20;
 const READ_WAITER: u64 = 1 << 21;
 const WRITE_WAITER: u64 = 1 << 42;
