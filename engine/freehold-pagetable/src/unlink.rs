@@ -109,8 +109,8 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
                     0,
                     "the table is shared"
                 );
-                // Not checked in builds of a model checker, which may switch threads at each load. The memory
-                // of those tests checks freed tables.
+                // Not checked in builds of a model checker, which may switch threads at each load. In those
+                // builds, the memory of the tests checks freed tables.
                 debug_assert!(CHECKED || memory.table(pfn).is_zero(), "the table of {span:?} is not empty");
                 self.gather.add_table(pfn, span);
             }
