@@ -2,7 +2,7 @@
 #![deny(unsafe_code)]
 //! Ordered ranges for an address space engine.
 //!
-//! The crate has two containers. Neither depends on VMAs:
+//! The crate has two containers, neither of which depends on VMAs:
 //!
 //! * [`RangeMap`]: disjoint ranges `[start, end)`, each with an opaque non-zero value. Lookups take no lock
 //!   and do not write to shared memory. A writer replaces a range of addresses in one step. Gaps are searched
@@ -13,9 +13,9 @@
 //! [`RangeMap`] documents the calls. The module [`map`] documents the protocol between writers and readers,
 //! and lists its files.
 //!
-//! Every allocation can fail: a change gets its nodes before it becomes visible, or returns an error. Modules
-//! with unsafe code give the reason at their top. `tests/main.rs` lists the tests. A change of a memory order
-//! needs `cargo xtask loom`, which tries the interleavings.
+//! Every allocation can fail: a change allocates its nodes before it becomes visible, or returns an error.
+//! Modules with unsafe code give the reason at their top. `tests/main.rs` lists the tests. A change of a
+//! memory order needs `cargo xtask loom`, which tries the interleavings.
 
 extern crate alloc;
 

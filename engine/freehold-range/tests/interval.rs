@@ -1,9 +1,9 @@
-//! Tests of the interval tree: compares it with a list.
+//! Tests that compare the interval tree with a list.
 //!
 //! Only one thread uses a tree here, because the tree is guarded by a lock of its user. The tests try all
 //! small trees, then random ones, and check the order, the results of searches and the balance after each
-//! change. `World` has the objects and the tree; its methods make a change and compare. Calls with invalid
-//! arguments must panic.
+//! change. `World` has the objects and the tree; its methods make a change and compare the tree with the
+//! list. Calls with invalid arguments must panic.
 
 use std::cell::Cell;
 use std::mem::offset_of;
@@ -301,8 +301,8 @@ fn orders() -> Vec<Vec<usize>> {
     all
 }
 
-/// Tries every order of insertion and every order of removal. The lengths are such that each link is once the
-/// link with the largest end.
+/// Tries every order of insertion and every order of removal. The lengths depend on the order of insertion,
+/// so that each link has the largest end in some order.
 #[test]
 fn every_small_tree_agrees_with_a_list() {
     let mut world = World::new(6);
@@ -331,7 +331,7 @@ fn tree_stays_balanced_at_every_size() {
     let mut world = World::new(600);
     for round in 0..20_000 {
         let name = below(600) as usize;
-        // Growing and shrinking phases: in a shrinking phase, removals outweigh insertions.
+        // Phases in which the tree grows alternate with phases in which it shrinks.
         let growing = round / 1_000 % 2 == 0;
         match world.holds(name) {
             true if !growing || below(4) == 0 => world.take(name),

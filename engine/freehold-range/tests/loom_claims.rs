@@ -1,11 +1,11 @@
-//! Tests of concurrent claim writers under loom, with a fan-out of 4. The tests combine latches of leaves
-//! with changes of the structure, conflicting claims, and new gaps with searches that correct gap words.
+//! Tests of concurrent claim writers under loom. The tests combine changes of one leaf with changes of the
+//! structure, claims with conflicting claims, and new gaps with searches that correct gap words.
 //!
-//! Most tests pass a map and two closures to [`run_concurrently`], which runs them in two threads and then
-//! checks the map: no entry is claimed, and a search finds every gap. The tests also assert that one of two
-//! conflicting claims is refused, that a reader never finds a hole at an address that is always mapped, and
-//! that the map finally contains what its writers stored. A map of five entries has two leaves; the helpers
-//! below make maps of other shapes. Each test bounds the number of preemptions, so that it ends in seconds.
+//! Most tests pass a map and two closures to [`run_concurrently`], which runs the closures in two threads and
+//! then checks the map: no entry is claimed, and a search finds every gap. The tests also assert that one of
+//! two conflicting claims is refused, that a reader never finds a hole at an address that is always mapped,
+//! and that the map finally contains what its writers stored. A map of five entries has two leaves; the
+//! helpers below make maps of other shapes. A bound on preemptions keeps each test short.
 #![cfg(loom)]
 
 mod support;
@@ -21,7 +21,7 @@ use loom::sync::Arc;
 use loom::thread;
 use support::model::entry;
 
-/// The map under test. Four slots, so that few entries fill a leaf.
+/// The map under test. Its nodes have four slots, so that few entries fill a leaf.
 type Map = RangeMap<LoomHost, 4>;
 /// A claim writer of [`Map`].
 type Writer<'a> = ClaimWriter<'a, LoomHost, 4>;
@@ -66,7 +66,7 @@ fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
 }
 
 /// Splits the leaf at `key` while another thread runs. Loom interleaves two threads only after both have
-/// accessed one word; the empty read section accesses the counter of readers.
+/// accessed the same word, which is here the counter of readers: the empty read section accesses the counter.
 fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
     writer.split_leaf_at(key);
@@ -411,8 +411,8 @@ fn a_leaf_is_unlinked_during_a_change_of_its_hole() {
 #[test]
 fn a_gap_appears_during_a_failing_search() {
     model_bounded(BOUND, || {
-        // Two leaves, of 3 and 2 entries, have no gap. The gap word of the first is still 10 bytes, from an
-        // earlier gap.
+        // Two leaves, of 3 and 2 entries, have no gap. The gap word of the first leaf is still 10 bytes, from
+        // an earlier gap.
         let map = map_of([0, 1, 2, 3, 4].map(|at| entry(at * 10, at * 10 + 10, at + 1)));
         {
             // SAFETY: only this thread uses the map.
@@ -470,8 +470,8 @@ fn publishing_over_two_leaves_is_one_step() {
     });
 }
 
-/// The first range of one subtree of the root becomes a part of the last entry of the preceding subtree. The
-/// ends kept in the root and a leaf change, and a reader may be between the root and the leaf.
+/// The first range of one subtree of the root becomes a part of the last entry of the preceding subtree. An
+/// end in the root and the end of a leaf change, while a reader may be between these nodes.
 #[test]
 fn a_boundary_moves_between_two_subtrees_under_a_reader() {
     model_bounded(BOUND, || {
@@ -543,8 +543,8 @@ fn an_entry_is_seen_while_its_leaf_becomes_the_root() {
     });
 }
 
-/// Returns a map of three leaves. The first two have three entries and one entry, with large gaps between the
-/// entries. The third has three adjacent entries.
+/// Returns a map of three leaves. The first leaf has three entries and the second has one, with large gaps
+/// between the entries. The third leaf has three adjacent entries.
 fn gaps_before_a_leaf_without() -> Arc<Map> {
     let wide = [0, 1, 2, 3].map(|at| entry(at * 20, at * 20 + 2, at + 1));
     let dense = [62, 72, 82].map(|at| entry(at, at + 10, at));
@@ -552,8 +552,8 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
     split_at(map, 62)
 }
 
-/// A gap appears in a leaf while the slot of the leaf in the node above changes. The leaf that the old slot
-/// links afterwards has a larger gap word.
+/// A gap appears in a leaf while the slot of the leaf in the node above changes. Afterwards the old slot
+/// links another leaf, which has a larger gap word.
 #[test]
 fn a_gap_appears_while_the_leaf_before_is_split() {
     model_bounded(1, || {

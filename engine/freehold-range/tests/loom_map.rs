@@ -2,7 +2,7 @@
 //! to a number of preemptions, and every order of accesses that the memory model allows.
 //!
 //! The fan-out is 4, so that a fifth entry splits the root. Each test asserts the following. An address that
-//! is always mapped is never a hole. Every value that a lookup returns is one that the address had. No freed
+//! is always mapped is never a hole. A lookup returns only values that were mapped at the address. No freed
 //! node is read: nodes are poisoned when they are freed, and the host frees them as soon as no reader is
 //! left. A lookup may be contended while the writer runs, but not afterwards. `loom_claims.rs` tests claim
 //! writers.
@@ -17,7 +17,7 @@ use loom::sync::Arc;
 use loom::thread;
 use support::model::entry;
 
-/// The map under test. Four slots, so that few entries fill a leaf.
+/// The map under test. Its nodes have four slots, so that few entries fill a leaf.
 type Map = RangeMap<LoomHost, 4>;
 
 /// Maximum number of preemptions of a runnable thread.
@@ -192,8 +192,8 @@ fn a_cut_subtree_is_not_freed_under_a_reader() {
     });
 }
 
-/// The last entry of a leaf is removed. The ends kept above the leaf change too, and the next entry is in the
-/// next leaf.
+/// The last entry of a leaf is removed. The ends in the nodes above the leaf also change, and the next entry
+/// is in the next leaf.
 #[test]
 fn the_next_entry_is_found_while_the_end_of_a_leaf_changes() {
     model_bounded(BOUND, || {

@@ -68,8 +68,8 @@ fn every_range_of_every_small_map_is_replaced() {
     }
 }
 
-/// Tests a map of `size` entries of 8 bytes with 2 bytes between. Replaces the entries from `from` up to `to`
-/// by `pieces` entries.
+/// Tests a map of `size` entries of 8 bytes, with holes of 2 bytes between them. Replaces the entries from
+/// `from` up to `to` by `pieces` entries.
 fn cut_one<const SLOTS: usize>(size: u64, order: u64, from: u64, to: u64, pieces: u64) {
     let mut pair = Pair::<SLOTS>::new();
     for step in 0..size {
@@ -140,7 +140,7 @@ fn splitting_needs_preallocated_nodes() {
     }
 }
 
-/// Nodes preallocated for a number of replacements suffice for any replacements of this number.
+/// Nodes preallocated for `many` replacements suffice for any `many` replacements.
 #[test]
 fn nodes_preallocated_for_many_replacements_suffice() {
     for many in 1..=12 {

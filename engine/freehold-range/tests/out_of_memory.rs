@@ -1,4 +1,4 @@
-//! Tests that a failed allocation changes nothing. Each allocation that a preallocation makes fails once; the
+//! Tests that a failed allocation changes nothing. Each allocation of a preallocation is refused once; the
 //! map is then unchanged, and no node is leaked.
 //!
 //! The global allocator of this program refuses one allocation of the current thread, which [`UNTIL_REFUSAL`]
@@ -57,7 +57,7 @@ fn a_new_map_allocates_nothing() {
     drop(map);
 }
 
-/// C-10: the allocation fails at every ordinal.
+/// C-10: each allocation of the call is refused once.
 #[test]
 fn a_failed_preallocation_changes_nothing() {
     for size in [0, 4, 5, 40, 200u64] {

@@ -1,5 +1,5 @@
-//! Tests of calls that break a contract: each panics before it stores anything. The map is unchanged then,
-//! and still works.
+//! Tests of calls that break a contract: each call panics before it stores anything. The map is then
+//! unchanged, and still works.
 //!
 //! [`Refuse`] adds such calls to [`Pair`]: a call is made with `catch_unwind`, and afterwards the map is
 //! compared with the model. `QUIET` suppresses the report of the expected panic. To add a case, pass the
@@ -40,7 +40,7 @@ trait Refuse {
     /// Asserts that the replacement panics and changes nothing.
     fn refused(&mut self, start: u64, end: u64, with: &[Entry]);
 
-    /// Replaces without a preallocation, with the existing spare nodes. Returns true if the replacement
+    /// Replaces without a preallocation, using only the existing spare nodes. Returns true if the replacement
     /// succeeded. Otherwise asserts that nothing changed.
     fn replace_unreserved(&mut self, start: u64, end: u64, with: &[Entry]) -> bool;
 

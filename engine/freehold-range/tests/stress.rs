@@ -3,9 +3,9 @@
 //!
 //! Hazard C-1: a reader that reaches a freed node fails. For that purpose the map poisons every freed node,
 //! and the allocator of this program delays the reuse of the node's memory. Some addresses are always mapped,
-//! by *fixed* entries. A reader fails if it finds a hole there, or if the next entry from any address starts
-//! behind the next fixed entry. To test another change, add a case to `churn` that keeps the fixed entries.
-//! `loom_map.rs` tries all schedules of short changes instead.
+//! by *fixed* entries. A reader fails if it finds a hole at such an address, or if the next entry from any
+//! address starts behind the next fixed entry. To test another change, add a case to `churn` that keeps the
+//! fixed entries. `loom_map.rs` tries all schedules of short changes instead.
 #![cfg(not(loom))]
 
 mod support;
@@ -21,8 +21,8 @@ use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
 use support::model::entry;
 
-/// An allocator that delays the reuse of freed blocks with a node's alignment, until a few thousand more are
-/// freed. The contents of such a block stay as they were when it was freed.
+/// An allocator that delays the reuse of freed blocks with a node's alignment, until a few thousand more such
+/// blocks are freed. The contents of such a block stay as they were when it was freed.
 struct Quarantine;
 
 const KEPT: usize = 4096;
@@ -59,7 +59,7 @@ static ALLOCATOR: Quarantine = Quarantine;
 
 /// Number of slots, of 10 addresses each. Every eighth slot holds an entry that is never removed, but may be
 /// replaced by an entry with another value. The writer fills, empties, splits and joins the ranges between
-/// them, up to half the map at a time.
+/// these entries, up to half the map at a time.
 const SLOTS: u64 = 400;
 const FIXED: u64 = 8;
 const ROUNDS: u64 = 100_000;
@@ -142,8 +142,8 @@ fn churn(writer: &mut freehold_range::ExclusiveWriter<'_, StdHost, 4>) {
             2 => writer.replace(at * 10, (at + FIXED) * 10, &[fixed(at, value)]),
             // Removes everything between two fixed entries.
             3 => writer.replace((at + 1) * 10, (at + FIXED) * 10, &[]),
-            // Replaces many leaves by one entry that covers the fixed ones, and then puts the fixed entries
-            // in its place.
+            // Replaces many leaves by one entry that covers the fixed entries, and then replaces that one
+            // entry by the fixed entries.
             4 if random.next_u64().is_multiple_of(16) => {
                 let to = (at + FIXED * (1 + random.next_u64() % 24)).min(SLOTS);
                 writer.replace(at * 10, to * 10, &[entry(at * 10, to * 10, value)]);

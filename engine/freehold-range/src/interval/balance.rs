@@ -1,24 +1,24 @@
 //! The balance of the interval tree: weak AVL.
 //!
-//! Every link has a rank, a number. A missing child has rank -1, and a leaf has rank 0. A child's rank is one
-//! or two below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it. The tree is
-//! never deeper than twice the logarithm of its size, for any sequence of insertions and removals. A tree
-//! without removals is an AVL tree.
+//! Every link has a rank, which is an integer. A missing child has rank -1, and a leaf has rank 0. A child's
+//! rank is one or two below its parent's. So a link of rank `r` has at least `2^(r/2)` links at and below it.
+//! The tree is never deeper than twice the logarithm of its size, for any sequence of insertions and
+//! removals. A tree without removals is an AVL tree.
 //!
-//! Only the parity of a rank is kept, in the lowest bit of the parent's address. The ranks of all links obey
-//! the rules, except for one link at the place of a change. So the parity distinguishes a child that is one
-//! below its parent (parities differ) from a child that is two below (parities are equal). At the place of a
-//! change, one child may be zero ranks below its parent (after an insertion) or three (after a removal). The
-//! parity also distinguishes this child from its sibling.
+//! Only the parity of a rank is kept, in the lowest bit of the parent's address. At most one link, at the
+//! place of a change, breaks the rules. So for any other child, the parity tells whether the child is one
+//! below its parent (parities differ) or two below (parities are equal). The child at the place of a change
+//! is zero or one below its parent after an insertion, and two or three below after a removal. The parity
+//! tells these cases apart too.
 //!
-//! An insertion and a removal rotate at most twice each. On average, both change a constant number of ranks.
+//! An insertion or a removal makes at most two rotations, and changes a constant number of ranks on average.
 //!
 //! `mod.rs` links and unlinks objects, corrects `IntervalLink::max` on the path to the root, and then calls
 //! `rebalance_after_insert` or `rebalance_after_remove`. A new link is a leaf of rank 0. This file restores
-//! the ranks, and may neither change the order of the links nor leave a wrong `max`. It therefore changes the
-//! shape only by `rotate_up`, which keeps the order and the rank of each link, and corrects the `max` of both
-//! links. The functions that call it then flip the parity of each link whose rank changes by one; a change by
-//! two flips nothing. The caller holds the lock of the tree exclusively.
+//! the ranks, and may neither change the order of the links nor leave a wrong `max`. Therefore this file
+//! changes the shape only by `rotate_up`, which keeps the order and the rank of each link, and corrects the
+//! `max` of both links. The callers of `rotate_up` then flip the parity of each link whose rank changes by
+//! one; a change by two flips nothing. The caller holds the lock of the tree exclusively.
 //!
 //! `check.rs` verifies all rules; `tests/interval.rs` tries every small tree.
 //!
@@ -50,7 +50,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             let (sibling, inner) =
                 if is_left { (&parent.right, &link.right) } else { (&parent.left, &link.left) };
             if is_rank_odd(sibling.get()) == parent.is_rank_odd() {
-                // The sibling is two below the parent: lower the parent to the sibling's level by a rotation.
+                // The sibling is two below the parent. To raise the parent would break the rule for the
+                // sibling, so a rotation lowers the parent.
                 self.rotate_after_insert(at, above, inner.get());
                 return;
             }
@@ -74,8 +75,9 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// Restores the balance after a removal. The subtree `child` of `above` has lost a rank. Lowers the rank
-    /// of each parent until the child's rank is at most two below it, or ends with a rotation.
+    /// Restores the balance after a removal that lowered the rank of `child`, a child of `above`. Goes up
+    /// from `above`, and lowers the rank of each parent that is three above its child or is a leaf of rank 1.
+    /// Ends at the first other parent, or after a rotation.
     pub(super) fn rebalance_after_remove(&mut self, mut above: Option<Ptr>, mut child: Option<Ptr>) {
         while let Some(at) = above {
             let parent = get(at);

@@ -2,15 +2,15 @@
 //!
 //! Tests call [`IntervalTree::check`] after changes; the engine's own checks call it for the trees of the
 //! reverse map and of spaces without an MMU. The check visits every link and recomputes the ranks and the
-//! largest ends from the shape, the keys and the parity bits. An invariant of a new field of
-//! [`IntervalLink`](super::IntervalLink) belongs here.
+//! largest ends from the shape, the keys and the parity bits. A new field of
+//! [`IntervalLink`](super::IntervalLink) needs a check here.
 
 use super::link::{Ptr, get};
 use super::{IntervalAdapter, IntervalTree};
 
 impl<A: IntervalAdapter> IntervalTree<A> {
-    /// Verifies the whole tree: the order, the largest ends, the parents, the ranks, and that the depth is at
-    /// most twice the logarithm of the size.
+    /// Verifies the order, the largest ends, the parents, the ranks and the depth of the whole tree. The
+    /// depth must be at most twice the logarithm of the size.
     ///
     /// # Panics
     ///
@@ -24,8 +24,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     }
 }
 
-/// The verified properties of a subtree. The check of the parent uses these properties to compute those of
-/// the larger subtree.
+/// The verified properties of a subtree. The properties of a parent's subtree are computed from those of its
+/// children.
 struct Shape {
     rank: i32,
     links: u64,

@@ -122,7 +122,8 @@ impl IntervalLink {
 /// Returns the link behind a pointer. The link is in a tree or about to be inserted.
 #[inline]
 pub(super) fn get<'l>(link: Ptr) -> &'l IntervalLink {
-    // SAFETY: every pointer in a tree leads to a linked object, which is valid until it is removed. The
-    // callers promise the same for the other pointers. The reference is not kept beyond the call.
+    // SAFETY: every pointer in a tree leads to a linked object, which is valid until it is removed. Callers
+    // guarantee that any other pointer also leads to a valid object. The reference is not kept beyond the
+    // call.
     unsafe { link.as_ref() }
 }

@@ -17,9 +17,9 @@
 //! # Locking
 //!
 //! The lock that guards a tree guards all fields of the links in it. `&mut` methods need that lock
-//! exclusively, `&` methods need it shared. An unlinked link belongs to the owner of its object. Only
-//! [`IntervalTree::rekey`] changes the keys of a linked object. `tests/interval.rs` compares the tree with a
-//! list.
+//! exclusively, `&` methods need it shared. A link that is not in a tree belongs to the owner of its object.
+//! Only [`IntervalTree::rekey`] changes the keys of a linked object. `tests/interval.rs` compares the tree
+//! with a list.
 //!
 //! This file links and unlinks. It corrects the largest `last` of each link, and then calls `balance.rs`,
 //! which restores the ranks. `search.rs` only reads, `link.rs` has the fields, and `check.rs` checks the
@@ -143,7 +143,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         assert!(get(old).is_linked(), "the sibling is not in a tree");
         let last = get(old).last.get();
         get(new).link(get(old).first.get(), last);
-        // The place behind `old` is its right child, or the leftmost link below that child.
+        // The place immediately behind `old` is the leftmost free place in the right subtree of `old`, which
+        // may be empty.
         let mut at = old;
         let mut side = &get(at).right;
         while let Some(below) = side.get() {
@@ -164,7 +165,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Safety
     ///
-    /// If the object is in a tree, it is in this one.
+    /// The object is in no tree except this one.
     ///
     /// # Panics
     ///
@@ -192,8 +193,8 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     ///
     /// # Safety
     ///
-    /// If the object is in a tree, it is in this one. The object stays valid and at the same address until it
-    /// is removed.
+    /// The object is in no tree except this one. The object stays valid and at the same address until it is
+    /// removed.
     ///
     /// # Panics
     ///
@@ -262,7 +263,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
     }
 
     /// Returns the objects whose intervals overlap `first..=last`, in the order of the tree. The cost is at
-    /// most the depth of the tree, plus the depth again for each object.
+    /// most the depth of the tree, plus the depth again for each returned object.
     pub fn overlapping(&self, first: u64, last: u64) -> Overlapping<'_, A> {
         Overlapping::new(self.root.get(), first, last)
     }

@@ -1,9 +1,10 @@
-//! Searches for the intervals that overlap another interval: [`Overlapping`], and the neighbours of a link.
+//! Searches: [`Overlapping`] finds the intervals that overlap another interval, and functions find the
+//! neighbours of a link.
 //!
-//! The reverse map finds the VMAs that map a page by such a search. A search only reads links and needs the
-//! tree's lock shared. It skips a subtree whose largest `last` lies before the interval, so its cost depends
-//! on the number of results and on the depth. The iterator follows parent pointers instead of keeping a
-//! stack, so it allocates nothing.
+//! The reverse map uses [`Overlapping`] to find the VMAs that map a page. A search only reads links and needs
+//! the tree's lock shared. It skips a subtree whose largest `last` lies before the interval, so its cost
+//! depends on the number of results and on the depth. The iterator follows parent pointers instead of keeping
+//! a stack, so it allocates nothing.
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
@@ -46,8 +47,8 @@ impl<A: IntervalAdapter> Iterator for Overlapping<'_, A> {
 /// behind `first`.
 fn first_overlapping(mut at: Ptr, first: u64, last: u64) -> Option<Ptr> {
     let reaches = |side: &PlainCell<Option<Ptr>>| side.get().filter(|&below| get(below).max.get() >= first);
-    // Consider the leftmost link that ends at or behind `first`. The link is the result, or it begins behind
-    // `last`. In the second case, all links to the right of it also begin behind `last`.
+    // The loop finds the leftmost link that ends at or behind `first`. If this link begins behind `last`, all
+    // links to its right also begin behind `last`, so there is no result. Otherwise the link is the result.
     loop {
         let link = get(at);
         if let Some(left) = reaches(&link.left) {

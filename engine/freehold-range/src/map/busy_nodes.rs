@@ -17,7 +17,7 @@ use super::node::{Node, Slot};
 use super::spare_nodes;
 
 /// Maximum number of nodes of a level that one change holds. These are the two nodes at the edges of the
-/// range, a neighbour on each side of both, the node where an insertion ends, and the node whose contents
+/// range, the two neighbours of each edge node, the node where an insertion ends, and the node whose contents
 /// move into the root.
 const PER_LEVEL: usize = 8;
 
@@ -54,8 +54,7 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
         self.nodes[..self.len].iter().any(|busy| ptr::eq(unsafe { busy.assume_init() }, node))
     }
 
-    /// Marks a held node as dead, so that it is retired after the release. No node is linked below it any
-    /// more.
+    /// Marks a held node as dead, so that it is retired after the release. The node no longer has children.
     ///
     /// # Safety
     ///
@@ -65,7 +64,7 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
         // SAFETY: the node was unlinked just now, so it is still allocated.
         let node_ref = unsafe { &*node };
         node_ref.mark_dead();
-        // A reader in this node may read the chain as a child. The reader discards this value, because the
+        // A reader in this node may read the chain pointer as a child, but discards the pointer, because the
         // node has changed.
         node_ref.set(0, Slot { link: self.dead, ..Slot::EMPTY });
         self.dead = node;
@@ -97,13 +96,14 @@ pub(super) struct DeadNodes<const SLOTS: usize>(*mut Node<SLOTS>);
 
 impl<const SLOTS: usize> DeadNodes<SLOTS> {
     /// Passes the nodes to the host to be freed after a grace period. Not called under a spin lock, because
-    /// the host may free them at once.
+    /// the host may free the nodes at once.
     pub(super) fn retire<H: Host>(self) {
         let mut dead = self.0;
         while !dead.is_null() {
             // SAFETY: the node is in the chain, so it is not yet retired.
             let next = unsafe { &*dead }.child(0);
-            // SAFETY: `add_dead` received the node unlinked, and the node is in the chain once.
+            // SAFETY: the node was unlinked before `add_dead` added it to the chain, and is in the chain only
+            // once.
             unsafe { spare_nodes::retire::<H, SLOTS>(dead) };
             dead = next;
         }

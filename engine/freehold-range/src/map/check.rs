@@ -1,12 +1,12 @@
-//! The checks of the invariants that hold between two changes of a map, and numbers that tests need.
+//! The checks of the invariants that hold between two changes of a map, and counts that tests need.
 //!
-//! The caller has a [`Reader`], its own or that of its exclusive writer, so there is no other writer. Tests
-//! call [`Reader::check`] after changes, and so does
-//! the check of an address space (`report/check.rs` of `freehold`). A gap word may be too large, never too
-//! small. If a node is still held during a check, a change has not released it.
+//! The caller has a [`Reader`] of its own or of its exclusive writer, so there is no other writer. Tests
+//! (`tests/map.rs`, `tests/claims/`) and the check of an address space (`report/check.rs` of `freehold`) call
+//! [`Reader::check`] after changes. A gap word may be too large, never too small. If a node is still held
+//! during a check, a change has not released it.
 //!
-//! A new invariant of a node or of the finger belongs here. The claim bits of values, and how full a node is,
-//! are not checked. `tests/map.rs` and `tests/claims/` call the check after changes.
+//! A new invariant of a node or of the finger belongs here. The check ignores the claim bits of values and
+//! the number of slots that a node uses.
 
 use freehold_sync::Host;
 

@@ -10,7 +10,7 @@
 //! | 2, [`HAS_WAITERS`] | a refused writer | the owner must notify waiters when the claim ends |
 //! | 3 to 5 | a claim | number of slots of the leaf that are promised to the owner of the claim |
 //!
-//! All of these bits change with the leaf latched. Readers ignore them.
+//! These bits change only while the leaf is latched. Readers ignore the bits.
 //!
 //! This file only computes with values. `claim_writer.rs` and `hole_claim.rs` make claims, `publish.rs` and
 //! `release.rs` end them. The values of an address space are addresses of VMAs, whose alignment leaves the
@@ -56,7 +56,7 @@ freehold_sync::error_enum! {
         Contended,
         /// The range to be filled is not a hole.
         NotAHole,
-        /// The claim needs too many entries, or a hole or a permanent reservation lies between them.
+        /// The claim needs too many entries, or a hole or a permanent reservation lies between the entries.
         ///
         /// The exclusive writer can make the change. See [`PERMANENT`].
         NeedsExclusive,
@@ -103,7 +103,7 @@ pub(super) fn with_claim(value: u64, slots: usize) -> u64 {
     value | CLAIMED | ((slots as u64) << PROMISED_SHIFT)
 }
 
-/// Returns the value with the mark that a writer waits for the end of the claim.
+/// Returns the value with [`HAS_WAITERS`] set.
 #[inline]
 pub(super) fn with_waiters(value: u64) -> u64 {
     value | HAS_WAITERS

@@ -3,18 +3,18 @@
 //! # Claim, write set, publish
 //!
 //! A change has three steps. First, the writer *claims* the entries that it needs. A copy of the entries
-//! becomes its [write set](super::write_set). Second, the writer changes the write set, and reads nothing
-//! else of the map. The second step may take any time. Third, the writer *publishes*: the write set replaces
-//! the claimed entries, which readers see as one step, and the claim ends. So a change of one leaf latches
-//! that leaf exactly twice.
+//! becomes its [write set](super::write_set). Second, the writer changes the write set, without access to the
+//! map. The second step may take any time. Third, the writer *publishes*: in one step for readers, the write
+//! set replaces the claimed entries. The claim then ends. So a change of one leaf latches that leaf exactly
+//! twice.
 //!
 //! # Two kinds of latches
 //!
 //! Both kinds are held for a short time, and no thread sleeps while it holds a latch. Latches are taken by a
 //! [`ClaimWriter`], and by a gap search that corrects a gap word of an inner node. The
 //! [`ExclusiveWriter`](crate::ExclusiveWriter) needs no latch, because no other writer exists. A gap search
-//! that had to restart too often takes the structure lock without a latch. Like any holder of the structure
-//! lock, it then waits for leaves that are latched.
+//! that had to restart too often takes the structure lock, but latches no leaf. Like any holder of the
+//! structure lock, the search then waits for latched leaves.
 //!
 //! * The *latch of a leaf* is the bit BUSY in the control word of the leaf. A writer takes it by a
 //!   compare-and-swap from a version.
@@ -33,7 +33,7 @@
 //! latch by a compare-and-swap from the version that it has seen. Two rules make the facts of that instant
 //! hold until the latch is released:
 //!
-//! * A leaf is unlinked only while it is latched, and stays BUSY and DEAD.
+//! * A leaf is unlinked only while it is latched, and is BUSY and DEAD from then on.
 //! * A writer that moves the end of a leaf's last entry also latches the next leaf before it releases any
 //!   latch. The writer releases the next leaf with a new version.
 //!
@@ -41,7 +41,8 @@
 //! its first entry can change.
 //!
 //! Pairing D: `release` stores the version (release); `try_latch` exchanges it (acquire). Everything that the
-//! last holder did, in the leaf and before, happens before everything that this holder does.
+//! last holder did before the release, in the leaf or elsewhere, happens before everything that this holder
+//! does.
 //!
 //! # Gaps
 //!
@@ -51,8 +52,8 @@
 //! yet. After a writer has made a gap, it checks the gap word in the node above while the leaf is still
 //! latched. If the word is large enough and the node is unchanged, the words of all nodes above are large
 //! enough too. Otherwise the writer raises the words under the structure lock. If a search finds a smaller
-//! gap than the word says, it lowers the word under the structure lock, with the leaf latched. So the writer
-//! either sees the lowered word, or made its gap before the word was computed.
+//! gap than the word says, it lowers the word under the structure lock, with the leaf latched. So a writer
+//! that makes a gap either sees the lowered word, or made the gap before the search computed the word.
 //!
 //! # Memory
 //!
@@ -141,8 +142,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         (span.prev(start), span.next(end))
     }
 
-    /// Returns the claimed range: the first one if the write set has two spans, and an empty range if nothing
-    /// is claimed.
+    /// Returns the claimed range. If the write set has two spans, returns the range of the first span. If
+    /// nothing is claimed, returns an empty range.
     #[inline]
     pub fn claimed_range(&self) -> (u64, u64) {
         self.write_set.first.borrow().range()
@@ -206,9 +207,9 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     }
 
     /// Claims the entries that overlap `[start, end)`. If `touching` is set, also claims the entries that
-    /// touch the range, except reservations. If `cuts` is set, the writer may cut the entries that reach
-    /// across `start` or `end` there. The claimed entries have no hole between them. Succeeds with an empty
-    /// claim if there is no entry to claim.
+    /// touch the range, except reservations. If `cuts` is set, the writer may cut an entry that reaches
+    /// across `start` or `end` at that address. The claimed entries have no hole between them. Succeeds with
+    /// an empty claim if there is no entry to claim.
     ///
     /// # Errors
     ///
@@ -377,8 +378,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.write_set.spares.fill(need).map_err(|_| ClaimError::NoMemory)
     }
 
-    /// Returns true if a claim of this writer has ended since the last call and another writer was refused
-    /// one of its entries.
+    /// Returns true if, since the last call, this writer ended a claim of an entry that another writer was
+    /// refused.
     pub fn had_waiters(&self) -> bool {
         self.write_set.had_waiters.replace(false)
     }
@@ -386,9 +387,9 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 
 /// The parameters of a claim.
 struct ClaimRequest {
-    /// Lower bound: the scan visits entries that end above it.
+    /// Lower bound: the scan visits entries that end above this address.
     from: u64,
-    /// Upper bound: the scan visits entries that start below it.
+    /// Upper bound: the scan visits entries that start below this address.
     to: u64,
     /// Start of the range to be claimed. The entries that overlap `[start, end)` must be claimed; the other
     /// visited entries touch the range.

@@ -16,8 +16,8 @@ use super::node::Node;
 use super::path::Step;
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
-    /// Latches the leaf of `key`, like [`RangeMap::latch`](super::RangeMap::latch). Records a contended leaf,
-    /// so that it is split.
+    /// Latches the leaf of `key`, like [`RangeMap::latch`](super::RangeMap::latch). If the leaf is contended,
+    /// records the key, so that the leaf is split later.
     #[inline]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
         let latched = self.map.latch(rcu, key);

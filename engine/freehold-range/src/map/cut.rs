@@ -1,10 +1,11 @@
 //! Cutting a range out of several leaves: whole subtrees are unlinked at their top nodes, and the nodes at
 //! the edges are edited.
 //!
-//! Used by the exclusive writer (`exclusive_writer.rs`); `insert.rs` is the opposite. All nodes that change
-//! are held in [`BusyNodes`] until the change is complete, and unlinked nodes are freed after a grace period
-//! (`spare_nodes.rs`). The [module documentation](super) says why a reader inside an unlinked subtree is
-//! correct, and why a merged node must be marked DEAD.
+//! The exclusive writer (`exclusive_writer.rs`) uses this file; claim writers use only `lower_root`.
+//! `insert.rs` is the opposite. All nodes that change are held in [`BusyNodes`] until the change is complete,
+//! and unlinked nodes are freed after a grace period (`spare_nodes.rs`). The [module documentation](super)
+//! says why a reader inside an unlinked subtree gets a correct result, and why a merged node must be marked
+//! DEAD.
 
 use freehold_sync::Host;
 

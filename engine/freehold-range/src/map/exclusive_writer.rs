@@ -31,8 +31,8 @@ use super::{RangeMap, spare_nodes};
 /// While the writer exists, no other writer of the map exists, and no reader except the one inside the
 /// writer.
 ///
-/// Only one thread at a time may use its lookups, because every lookup moves the finger. So the type is not
-/// `Sync`:
+/// Only one thread at a time may use the writer's lookups, because every lookup moves the finger. So the type
+/// is not `Sync`:
 ///
 /// ```compile_fail,E0277
 /// use freehold_range::ExclusiveWriter;
@@ -131,9 +131,9 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     #[inline(always)]
     pub fn preallocate(&mut self, replaces: usize) -> Result<(), AllocError> {
         // A change splits at most every node from a leaf to the root. If it splits the root, it creates two
-        // nodes, and the tree grows by a level. The first change may do so. The new root has two slots, and
-        // each change adds at most one, so the tree can grow again only after n - 1 changes, where n is the
-        // number of slots of a full node.
+        // nodes, and the tree grows by a level. The first change may already split the root. The new root has
+        // two slots, and each change adds at most one slot to it. So the tree can grow again only after n - 1
+        // changes, where n is the number of slots of a full node.
         let levels = self.map.root.level() + 1;
         let grown = levels.saturating_add(1 + replaces / (self.fan().max_slots() - 1));
         let need =
@@ -327,8 +327,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         (1..=self.map.root.level()).map(|level| self.step(level)).all(|step| step.at + 1 == step.node.count())
     }
 
-    /// Replaces slots at the end of the leaf, so that the end of the leaf changes. The ends kept in its
-    /// ancestors change too. The gap of the next leaf also changes; `refresh_gaps` updates it.
+    /// Replaces slots at the end of the leaf, so that the end of the leaf changes. The ends that its
+    /// ancestors store also change. The gap of the next leaf also changes; `refresh_gaps` updates it.
     #[inline(never)]
     fn replace_at_end(&self, leaf: Step<'_, SLOTS>, gone: usize, with: &[Entry]) {
         let root = self.map.root.level();
@@ -356,8 +356,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Raises the gap words on the path to the leaf that the finger points to: the leaf has a gap of `now`
-    /// bytes. Gap words that are too large do no harm, see [`gap`](super::gap).
+    /// Raises the gap words on the path to the leaf that the finger points to, because this leaf has a gap of
+    /// `now` bytes. Gap words that are too large do no harm, see [`gap`](super::gap).
     #[inline]
     fn raise_gaps(&self, now: u64) {
         for level in 1..=self.map.root.level() {
@@ -369,14 +369,14 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
     }
 
-    /// Handles the general case: cuts the range out and inserts the new entries into the gap, and admits no
-    /// reader in between.
+    /// Handles the general case: cuts out the range, and inserts the new entries into the gap. Readers see
+    /// both as one step.
     #[cold]
     #[inline(never)]
     fn replace_across(&mut self, start: u64, end: u64, with: &[Entry]) {
         let cuts = self.assert_none_across(start, end);
         self.assert_spares(with, cuts);
-        // Nothing panics from here on. A reader would see a half-done change as if it were complete.
+        // No call below may panic. A reader under the lock ignores BUSY, so it would read a half-done change.
         let mut busy = BusyNodes::new();
         if cuts {
             self.cut(&mut busy, start, end);
@@ -407,7 +407,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         let top = self.map.root.level();
         let need = match with {
             [] => 0,
-            // A cut may leave full nodes behind, and may merge other nodes until they are full.
+            // A cut may leave full nodes behind, and may merge other nodes until they are full, so every node
+            // on the path may need a split.
             _ if cuts => top + 2,
             [first, ..] => self.nodes_for_insert(first.start, with.len()),
         };
@@ -442,7 +443,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
 }
 
 /// Returns the first slot of a leaf at or behind `from` whose entry starts at or behind `end`. The entries
-/// between lie inside the range.
+/// from `from` up to that slot lie inside the range.
 ///
 /// # Panics
 ///

@@ -1,14 +1,14 @@
 //! The finger of the exclusive writer: the path to the leaf of its last search.
 //!
 //! A change of an address space searches the same place several times: it looks up the entry and its
-//! neighbours, and then makes the change. The next change is often close to the last. A search that finds its
-//! place in the leaf of the finger does not descend from the root.
+//! neighbours, and then makes the change. The next change is often close to the last change. A search that
+//! finds its place in the leaf of the finger does not descend from the root.
 //!
 //! Only the exclusive writer uses the finger. The finger is stored in the map, so that it outlives one
 //! writer. The finger is valid as long as the nodes on its path stay linked where they are. A change inside
-//! one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores no
-//! contents of the nodes, only which nodes and slots the path goes through, and the end of the entry before
-//! each node.
+//! one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores the
+//! nodes and slots on the path, and the end of the entry before each node. It stores no contents of the
+//! nodes.
 #![expect(unsafe_code, reason = "points to a node that is known to be linked")]
 
 use core::ptr;
@@ -70,13 +70,13 @@ impl<const SLOTS: usize> Finger<SLOTS> {
     ///
     /// # Safety
     ///
-    /// The finger was [set](Self::set) for all levels up to the root's, including this one, and has not
-    /// forgotten since. The nodes of the map stay allocated for `'n`.
+    /// The finger was [set](Self::set) for all levels up to the root's, including this one, and
+    /// [`forget`](Self::forget) was not called since. The nodes of the map stay allocated for `'n`.
     #[inline]
     pub(super) unsafe fn step<'n>(&self, level: usize) -> Step<'n, SLOTS> {
         let place = &self.steps[level];
         let (at, lo) = (place.at.load(Ordering::Relaxed), place.lo.load(Ordering::Relaxed));
-        // SAFETY: the finger has not forgotten, so the node is linked.
+        // SAFETY: `forget` was not called since the node was stored, so the node is linked.
         Step { node: unsafe { &*place.node.load(Ordering::Relaxed) }, at, lo }
     }
 

@@ -68,8 +68,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
 /// The error of a search that found a node changed by a writer.
 pub(super) struct Changed;
 
-/// The checks of a search at each node. With `CONCURRENT`, writers may exist, and values count only after the
-/// node was found unchanged.
+/// The checks of a search at each node. With `CONCURRENT`, writers may exist, and a value is used only after
+/// the node was found unchanged.
 struct Search<'r, F, const CONCURRENT: bool> {
     request: &'r GapRequest,
     guard: &'r F,
@@ -189,10 +189,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// Returns the result of `look` in the child at `at`, if the child's gap word is large enough. If the
-    /// child has no gap of that size, corrects the word. If the child has such a gap, but the gap does not
-    /// fit for another reason, the word is not changed, because a correction would not save work: the
-    /// corrected word would still be at least `len`, so searches would still visit the child, and a writer
-    /// that widens the gap would have to raise the word again.
+    /// child has no gap of that size, corrects the word. If the child has such a gap, but no fit, the word is
+    /// not changed, because a correction would not save work. The corrected word would still be at least
+    /// `len`, so searches would still visit the child. A writer that widens the gap would have to raise the
+    /// word again.
     #[inline]
     fn search_child<F, const CONCURRENT: bool>(
         &self,
@@ -226,8 +226,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
 
     /// Corrects the gap word of the node at `level` on the path to `key`, after a search for `len` bytes
     /// found no such gap there. Under the structure lock, no other thread changes the gap words. The leaf is
-    /// latched. So a writer that makes a gap in it either made the gap before, or sees the word stored here
-    /// and raises it.
+    /// latched. So a writer that makes a gap in the leaf either made the gap before, or sees the word stored
+    /// here and raises the word.
     #[cold]
     fn correct_gap(&self, key: u64, level: usize, len: u64) {
         let Some(structure) = self.structure.try_lock::<H>(Rank::VmaMap) else { return };

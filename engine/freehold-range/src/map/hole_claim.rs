@@ -25,7 +25,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// Inserts a claimed reservation into the hole `[start, end)`, and claims the entries that touch it,
     /// except reservations. `guard(entry)` returns the number of bytes that the entry above the hole keeps
     /// free below its start. The function is called in an RCU read section, with the leaf latched. The write
-    /// set has a hole at `[start, end)`, which one entry may fill.
+    /// set then has a hole at `[start, end)`, which one entry may fill.
     ///
     /// # Errors
     ///

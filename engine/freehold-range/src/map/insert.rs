@@ -1,8 +1,8 @@
 //! Inserting entries into a gap, and splitting nodes that have no room for the entries.
 //!
-//! Used by the exclusive writer, and by claim writers that hold the structure lock. All nodes that change are
-//! held in [`BusyNodes`] until the change is complete. New nodes come from spare nodes that the caller has
-//! allocated (`spare_nodes.rs`), so an insertion cannot fail. `cut.rs` is the opposite.
+//! The exclusive writer uses this file, and so do claim writers that hold the structure lock. All nodes that
+//! change are held in [`BusyNodes`] until the change is complete. New nodes come from spare nodes that the
+//! caller has allocated (`spare_nodes.rs`), so an insertion cannot fail. `cut.rs` is the opposite.
 
 use freehold_sync::Host;
 
@@ -14,8 +14,8 @@ use super::path::{Path, Step};
 use super::spare_nodes::SpareNodes;
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// Inserts entries at the end of the path, into a gap that contains all of them. With an empty `with`,
-    /// only splits the leaf, and only if its slots in use and its promised slots together exceed its
+    /// Inserts entries at the end of the path, into a gap that contains all of them. If `with` is empty,
+    /// inserts nothing, and splits the leaf if its slots in use and its promised slots together exceed its
     /// capacity. Afterwards the gap in front of the entry that follows is correct, except if the new entries
     /// became the last of their leaf; `refresh_gaps` handles that case.
     pub(super) fn insert<'n>(
@@ -197,11 +197,12 @@ pub(super) enum SplitPolicy {
 /// Returns how many of `count + len` slots stay in the left half when `len` new slots are inserted in front
 /// of slot `at`.
 ///
-/// Mappings are mostly added downwards, each in front of the one before. So the cut is made just behind the
-/// new slots. Such insertions do not touch the right half again, so the right half is left as full as
-/// possible. If the new slots are inserted at the very end, the cut is made in front of them, for the same
-/// reason. At either end of the node, one old slot stays with the new slots: a leaf with only the new entries
-/// would be unlinked when they are removed, and a leaf would be created again for the next new entries.
+/// Mappings are mostly added downwards: each new mapping lies below the previous mapping. So the cut is made
+/// just behind the new slots. The next insertions then do not touch the right half, so the right half is left
+/// as full as possible. If the new slots are inserted at the very end, the cut is made in front of them, for
+/// the same reason. At either end of the node, one old slot stays with the new slots: a leaf with only the
+/// new entries would be unlinked when these entries are removed, and a leaf would be created again for the
+/// next new entries.
 fn full_half(count: usize, at: usize, len: usize, most: usize) -> usize {
     let total = count + len;
     let quarter = (most / 4).min(total / 2);
@@ -237,8 +238,8 @@ fn widest_gap<const SLOTS: usize>(
     widest.unwrap_or(middle)
 }
 
-/// Returns the cut nearest to `wanted` that leaves neither half with more weight than its slots. An entry
-/// with promised slots counts for more than one slot.
+/// Returns the cut nearest to `wanted` at which each half has a weight of at most `most`. An entry with
+/// promised slots counts for more than one slot.
 fn nearest_that_fits<const SLOTS: usize>(
     node: &Node<SLOTS>,
     at: usize,

@@ -33,7 +33,7 @@ pub(super) struct LeafPath<'n, const SLOTS: usize> {
 }
 
 impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
-    /// Returns true if everything that starts below `end` and ends above the key is in this leaf.
+    /// Returns true if every entry that starts below `end` and ends above the key is in this leaf.
     #[inline]
     pub(super) fn covers(&self, end: u64) -> bool {
         self.above.is_none() || self.leaf.last_end() >= end

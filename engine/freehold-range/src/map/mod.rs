@@ -25,14 +25,14 @@
 //!
 //! Unused slots have the end `u64::MAX`. A search counts the ends that are not above the key. So a search
 //! needs no length and has no branch that depends on the data. Below the root, the end kept in the parent
-//! guarantees that the node has an end above the key. A search there skips the last of the fifteen ends and
-//! does not read the slot count.
+//! guarantees that the node has an end above the key. Therefore a search below the root skips the last of the
+//! fifteen ends and does not read the slot count.
 //!
 //! # The control word
 //!
 //! | state | BUSY | DEAD | may read | may write | the state ends with |
 //! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writers | no thread (except the gap words: the writer, a search) | `hold`, or `try_latch` by a claim writer |
+//! | stable | 0 | 0 | readers, writers | no thread, except that the writer or a search may write gap words | `hold`, or `try_latch` by a claim writer |
 //! | busy | 1 | 0 | its writer | its writer | `release`, which stores the next version; or `release_unchanged`, which keeps the version |
 //! | dead | 1 | 1 | writer | no thread | the free of the node, after a grace period |
 //!
@@ -147,7 +147,7 @@ pub use self::entry::{Entry, FANOUT, Lookup, MAX_REPLACEMENT};
 /// * While an [`ExclusiveWriter`](crate::ExclusiveWriter) exists, no other `ExclusiveWriter`,
 ///   [`Reader`](crate::Reader) or [`ClaimWriter`](crate::ClaimWriter) exists. While a `ClaimWriter` exists,
 ///   no `Reader` exists.
-/// * Every node reachable from the root is owned by this map. The node stays allocated for a grace period
+/// * Every node reachable from the root is owned by this map. Each node stays allocated for a grace period
 ///   after it is unlinked.
 pub struct RangeMap<H: Host, const SLOTS: usize = FANOUT> {
     /// The root. Readers read it at any time; the writer writes it by the rules of the module documentation.
@@ -222,8 +222,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     }
 
     /// Returns the entry that contains `key`, in one descent. Like [`lookup`](Self::lookup), but returns
-    /// [`Lookup::Contended`] as soon as the descent finds a busy or changed node. For callers that have a
-    /// slow path of their own, which may use `lookup`.
+    /// [`Lookup::Contended`] as soon as the descent finds a busy or changed node. Meant for callers that then
+    /// take a slow path of their own, which may use `lookup`.
     #[inline]
     pub fn try_lookup(&self, _rcu: &H::RcuGuard, key: u64) -> Lookup {
         match self.attempt(key) {

@@ -4,8 +4,9 @@
 //! [`claim_writer`](super::claim_writer) explains D. Each method says which of the pairings its accesses
 //! belong to, and the section comments say which threads may call it. To *hold* or to *latch* a node is to
 //! set BUSY. `hold` needs no atomic exchange, because only the exclusive writer calls it. If another writer
-//! holds the latch, `latch` waits and `try_latch` fails. A store to a slot outside of a hold breaks readers,
-//! except a store of a gap word. `tests/loom_map.rs` and `tests/loom_claims.rs` run this code under loom.
+//! holds the latch, `latch` waits and `try_latch` fails. A store to a slot of a reachable node that is not
+//! held breaks readers; only a store of a gap word is allowed. `tests/loom_map.rs` and `tests/loom_claims.rs`
+//! run this code under loom.
 
 #![expect(unsafe_code, reason = "the hottest loops skip the index checks")]
 
@@ -265,8 +266,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
 
     // ---- the writer, or a reader that excludes the writer ----
 
-    /// Returns the word, busy or not. Relaxed: the writer reads its own stores. Other threads hold the lock
-    /// that keeps the writer out, and this lock orders their accesses.
+    /// Returns the word, busy or not. Relaxed: the writer reads its own stores. Any other caller holds the
+    /// lock that keeps the writer out, and this lock orders the accesses.
     #[inline]
     pub(super) fn word(&self) -> Word {
         Word(self.word.load(Ordering::Relaxed))
@@ -321,7 +322,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
     }
 
     /// Takes the latch if the word is still `word`, as it was when the caller read it. Acquire: pairing D, so
-    /// the values read since then are what the node holds now. The fence belongs to pairing A.
+    /// the values that the caller has read since then are still those of the node. The fence belongs to
+    /// pairing A.
     #[inline]
     pub(super) fn try_latch(&self, word: Word) -> bool {
         let busy = word.0 | Word::BUSY;

@@ -1,9 +1,9 @@
 //! Publishing: the end of a claim, when the write set of a [`ClaimWriter`] replaces the claimed entries.
 //!
 //! A write set that stays in one leaf is published under the latch of that leaf. Any other write set is
-//! published under the structure lock, with all nodes that change held (`busy_nodes.rs`). Publishing needs no
-//! memory and cannot fail, because the claim has promised the slots. `release.rs` ends claims without a
-//! replacement.
+//! published under the structure lock, while this writer holds all nodes that change (`busy_nodes.rs`).
+//! Publishing needs no memory and cannot fail, because the claim has promised the slots. `release.rs` ends
+//! claims without a replacement.
 //!
 //! A gap that appears must be visible to searches before the call returns: this file raises the gap words, or
 //! finds them large enough while the leaf is still latched ("Gaps" in [`claim_writer`](super::claim_writer)).
@@ -23,7 +23,7 @@ use super::release::ReleaseScope;
 use super::write_set::{MAX_SPAN_ENTRIES, WriteSetSpan};
 
 /// An address, and a function that is called with the hole that contains the address. The function runs while
-/// the leaf is latched, so no entry is inserted into the hole before it returns.
+/// the leaf is latched, so no entry is inserted into the hole before the function returns.
 pub type HoleCallback<'f> = (u64, &'f mut dyn FnMut(u64, u64));
 
 impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
@@ -117,8 +117,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         true
     }
 
-    /// Publishes a span that lies in any number of leaves. Reservations first fill the future holes, so that
-    /// no other writer inserts an entry there, and are then removed.
+    /// Publishes a span that lies in any number of leaves. First fills the future holes with reservations, so
+    /// that no other writer inserts an entry there. Then removes the reservations.
     #[cold]
     #[inline(never)]
     fn publish_across(&self, span: &WriteSetSpan, on_hole: &mut Option<HoleCallback<'_>>) {
@@ -142,14 +142,14 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.release_range(from, to, ReleaseScope::Claimed, on_hole);
     }
 
-    /// Stores the entries `with`, which cover the same addresses, in place of the claimed entries. Works from
-    /// the last leaf to the first, so that the ends that lead to the remaining leaves are still valid.
+    /// Replaces the claimed entries by `with`, which covers the same addresses. Works from the last leaf to
+    /// the first, so that the stored ends still lead to the remaining leaves.
     fn replace_claimed(&self, start: u64, end: u64, mut with: &[Entry]) {
         let map = self.map;
         let structure = map.structure.lock::<H>(Rank::VmaMap);
         let mut busy = BusyNodes::new();
-        // All changed leaves and the leaf behind them are latched first. So the changes that follow are one
-        // step.
+        // All changed leaves and the leaf behind them are latched first. So readers see the changes that
+        // follow as one step.
         let mut keys = [0; MAX_CLAIM_ENTRIES + 1];
         let (mut leaves, mut key) = (0, start);
         while key < end {
@@ -165,8 +165,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             (1..=path.top).for_each(|level| busy.latch::<H>(path.step(level).node));
             let Step { node, at, .. } = path.step(0);
             let (gone, slots) = self.claimed_slots(node, at, start, end);
-            // An entry that ends in this leaf stays here if there is a slot. So the ends of leaves ascend at
-            // all times.
+            // An entry whose end belongs to this leaf is stored in this leaf if there is a slot. So the ends
+            // of leaves ascend at all times.
             let ending = with.iter().rev().take_while(|entry| entry.end > key).count();
             let (rest, here) = with.split_at(with.len() - ending.min(slots));
             node.open(at, gone, here.len());
@@ -189,8 +189,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         dead.retire::<H>();
     }
 
-    /// Returns the number of entries of a held leaf in the range, and the number of slots that they occupy or
-    /// were promised.
+    /// Returns the number of entries of a held leaf in the range, and the number of slots that these entries
+    /// occupy or were promised.
     fn claimed_slots(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
         let (mut gone, mut slots) = (0, 0);
         while from + gone < leaf.count() && leaf.start(from + gone) < end {
@@ -206,8 +206,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         (gone, slots)
     }
 
-    /// Updates the ends kept above a leaf. Unlinks an empty leaf, and ancestors that become empty. The caller
-    /// updates the gap words.
+    /// Updates the ends that the nodes above a leaf keep. Unlinks the leaf if it is empty, and each ancestor
+    /// that becomes empty. The caller updates the gap words.
     pub(super) fn update_ancestors<'n>(&'n self, busy: &mut BusyNodes<'n, SLOTS>, path: Path<'n, SLOTS>) {
         let mut level = 0;
         while level < path.top && path.step(level).node.count() == 0 {

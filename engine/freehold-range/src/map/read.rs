@@ -21,8 +21,8 @@ pub struct Reader<'a, H: Host, const SLOTS: usize = FANOUT> {
 }
 
 impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
-    /// Returns the right to read the map while no writer changes it. A reader offers lookups that are never
-    /// [`Lookup::Contended`](crate::Lookup::Contended), searches for neighbours, and iteration.
+    /// Returns the right to read the map while no writer changes it. A reader offers lookups, searches for
+    /// neighbours, and iteration. Its lookups are never [`Lookup::Contended`](crate::Lookup::Contended).
     ///
     /// # Safety
     ///

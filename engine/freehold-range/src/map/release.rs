@@ -114,15 +114,16 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
             let last = step.node.last_end();
             self.release_slots(step.node, step.at, end, scope);
             self.update_ancestors(&mut busy, path);
-            // The paths to the two places may have changed. The next leaf is held from here on.
+            // The update may have changed the paths to both keys, so they are searched again. The next leaf
+            // is held from here on.
             for key in [from, last] {
                 let path = map.latched_path_to(&mut busy, key);
                 map.update_gaps(&path);
             }
             if let Some((address, then)) = on_hole.take_if(|(address, _)| *address < last) {
-                // The address is in this leaf. If this leaf was unlinked or ends lower now, the address is in
-                // the next leaf. Both leaves are held. If this leaf was the last, the address now belongs to
-                // the leaf before, whose end moves only under the structure lock.
+                // The address belonged to this leaf. If the leaf was unlinked or ends lower now, the address
+                // belongs to the next leaf, which is held too. If there is no next leaf, the address belongs
+                // to the last remaining leaf, whose end moves only under the structure lock.
                 let Step { node, lo, .. } = map.latched_path_to(&mut busy, address).step(0);
                 call_with_hole(node, 0, lo, address, then);
             }
@@ -134,8 +135,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
-    /// Raises the gap words on the path to `start` to at least `gap` bytes. A gap of that size starts there,
-    /// or started there before a later change.
+    /// Raises the gap words on the path to `start` to at least `gap` bytes. A gap of that size starts at
+    /// `start`, or started there before a later change.
     #[cold]
     #[inline(never)]
     pub(super) fn raise_gap(&self, start: u64, gap: u64) {

@@ -80,13 +80,13 @@ impl<const SLOTS: usize> SpareNodes<SLOTS> {
     }
 }
 
-/// Passes an unlinked node to the host. The host frees it, with everything still linked below it, after a
-/// grace period.
+/// Passes an unlinked node to the host. After a grace period, the host frees the node and all nodes still
+/// linked below it.
 ///
 /// # Safety
 ///
 /// The node came from `SpareNodes::take`, was linked into a map and is unlinked. No reader that starts from
-/// now on reaches it. The node is retired only once.
+/// now on reaches the node. The node is retired only once.
 pub(super) unsafe fn retire<H: Host, const SLOTS: usize>(node: *mut Node<SLOTS>) {
     // SAFETY: the node is allocated; this only computes the address of a field.
     let head = unsafe { NonNull::new_unchecked(&raw mut (*node).head) };

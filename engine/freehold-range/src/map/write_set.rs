@@ -1,11 +1,11 @@
 //! The write set of a [claim writer](super::claim_writer::ClaimWriter): a copy of the claimed entries. The
 //! writer changes the copy any number of times before the copy replaces the claimed entries.
 //!
-//! `claim_writer.rs` and `hole_claim.rs` fill the write set, `publish.rs` stores it to the map and empties
-//! it. A write set has one or two spans. A *span* (`WriteSetSpan`) is a range without unclaimed parts, and
-//! its entries; the second span exists only for an additional hole that does not touch the first. Only the
-//! writer's own thread uses a write set, so it needs no lock. Its capacity is fixed, so it allocates nothing;
-//! a change with more entries than the claim has room for panics.
+//! `claim_writer.rs` and `hole_claim.rs` fill the write set. `publish.rs` stores it into the map and empties
+//! it. A write set has one or two spans. A *span* (`WriteSetSpan`) is a range without unclaimed parts,
+//! together with its entries. The second span exists only for an additional hole that does not touch the
+//! first span. Only the writer's own thread uses a write set, so it needs no lock. Its capacity is fixed, so
+//! it allocates nothing; a change with more entries than the claim has room for panics.
 
 use core::cell::{Cell, RefCell};
 
@@ -20,7 +20,7 @@ use super::spare_nodes::SpareNodes;
 pub(super) const MAX_SPAN_ENTRIES: usize = MAX_CLAIM_ENTRIES + SLOTS_FOR_CUTS;
 
 /// Storage for the entries and holes that one claim writer has claimed. The storage is separate from the
-/// writer, because the writer is moved.
+/// writer, so that moving the writer does not copy it.
 pub struct WriteSet<const SLOTS: usize = FANOUT> {
     pub(super) first: RefCell<WriteSetSpan>,
     /// The second span, which does not touch the first. Valid if `has_second` is set.
@@ -76,7 +76,7 @@ impl<const SLOTS: usize> Drop for WriteSet<SLOTS> {
     }
 }
 
-/// The entries inside one range, ascending, with values without marks.
+/// The entries inside one range, in ascending order. Their values have no marks.
 pub(super) struct WriteSetSpan {
     entries: ArrayVec<Entry, MAX_SPAN_ENTRIES>,
     /// Start of the claimed range. Equal to `to` if nothing is claimed.

@@ -12,7 +12,8 @@
 //!
 //! Addresses are small numbers ([`BASE`] to [`END`]). An entry is two bytes long, so that a range can end
 //! inside it. Values are made by `entry` (`support/model.rs`), which leaves the bits of claims clear. A new
-//! state of an entry is a [`Kind`], which `all`, `act` and both functions of the model must know.
+//! state of an entry becomes a variant of [`Kind`], which `all`, `act` and both functions of the model must
+//! handle.
 
 use std::num::NonZeroU64;
 
@@ -24,7 +25,7 @@ use freehold_sync::testing::StdHost;
 
 use crate::support::model::entry;
 
-/// The map under test. Four slots, so that few entries fill a leaf.
+/// The map under test. Its nodes have four slots, so that few entries fill a leaf.
 pub type Map = RangeMap<StdHost, 4>;
 /// A claim writer of [`Map`].
 pub type Writer<'a> = ClaimWriter<'a, StdHost, 4>;
@@ -91,8 +92,8 @@ impl Shape {
         })
     }
 
-    /// Creates the map, and calls `act` with it, with a writer that has claimed nothing, and with the items
-    /// of the scene. Afterwards the other writer cuts its claimed entry in two; the slot for this was
+    /// Creates the map, and calls `act` with the map, a writer that has claimed nothing, and the items of the
+    /// scene. Afterwards the other writer cuts its claimed entry in two; a slot for the second half was
     /// promised.
     pub fn act(&self, act: impl FnOnce(&mut Stage<'_>)) {
         let map = Box::new(Map::new());

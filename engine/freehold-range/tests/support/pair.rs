@@ -74,8 +74,8 @@ impl<const SLOTS: usize> Pair<SLOTS> {
         unsafe { self.map.exclusive_writer() }.check();
     }
 
-    /// Compares the lookups of the exclusive writer, from any place of its finger, including the neighbours
-    /// of a range.
+    /// Compares the lookups of the exclusive writer, including its search for the neighbours of a range. The
+    /// finger may be at any place.
     fn compare_writer_at(&self, key: u64, end: u64) {
         // SAFETY: only this thread uses the map.
         let writer = unsafe { self.map.exclusive_writer() };
