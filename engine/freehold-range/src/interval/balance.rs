@@ -77,7 +77,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
 
     /// Restores the balance after a removal that lowered the rank of `child`, a child of `above`. Goes up
     /// from `above`, and lowers the rank of each parent that is three above its child or is a leaf of rank 1.
-    /// Ends at the first other parent, or after a rotation.
+    /// Ends at the first parent that needs no change, or after a rotation.
     pub(super) fn rebalance_after_remove(&mut self, mut above: Option<Ptr>, mut child: Option<Ptr>) {
         while let Some(at) = above {
             let parent = get(at);
@@ -131,7 +131,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
         }
     }
 
-    /// Exchanges a link with its parent and keeps the order. Ranks stay with their links.
+    /// Exchanges a link with its parent, and keeps the order of the tree. Ranks stay with their links.
     fn rotate_up(&mut self, at: Ptr) {
         let link = get(at);
         let Some(parent) = link.parent() else { return };

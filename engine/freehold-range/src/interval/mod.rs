@@ -17,7 +17,7 @@
 //! # Locking
 //!
 //! The lock that guards a tree guards all fields of the links in it. `&mut` methods need that lock
-//! exclusively, `&` methods need it shared. A link that is not in a tree belongs to the owner of its object.
+//! exclusively; `&` methods need it shared. A link that is not in a tree belongs to the owner of its object.
 //! Only [`IntervalTree::rekey`] changes the keys of a linked object. `tests/interval.rs` compares the tree
 //! with a list.
 //!

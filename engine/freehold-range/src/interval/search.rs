@@ -1,5 +1,5 @@
-//! Searches: [`Overlapping`] finds the intervals that overlap another interval, and functions find the
-//! neighbours of a link.
+//! Searches: [`Overlapping`] finds the intervals that overlap another interval; [`predecessor`] and
+//! [`successor`] find the neighbours of a link.
 //!
 //! The reverse map uses [`Overlapping`] to find the VMAs that map a page. A search only reads links and needs
 //! the tree's lock shared. It skips a subtree whose largest `last` lies before the interval, so its cost

@@ -1,7 +1,7 @@
 //! The entries of a map, the results of lookups, and the sizes that the whole map shares.
 //!
-//! Users of the map see [`Entry`], [`Lookup`], [`FANOUT`] and [`MAX_REPLACEMENT`]. [`assert_fits`] is the
-//! check of arguments that all changes share. It panics before anything is changed (`tests/refused.rs`).
+//! Users of the map see [`Entry`], [`Lookup`], [`FANOUT`] and [`MAX_REPLACEMENT`]. [`assert_fits`] checks the
+//! entries that a change stores, and panics before anything is changed (`tests/refused.rs`).
 
 use core::num::NonZeroU64;
 

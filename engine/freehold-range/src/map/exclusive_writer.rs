@@ -417,7 +417,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Returns the number of nodes needed to insert `len` entries at `key`: one for each node that is split
-    /// on the way up, and one more for the root.
+    /// on the way up, and one more if the root is split.
     fn nodes_for_insert(&self, key: u64, mut len: usize) -> usize {
         let path = self.path(key);
         for level in 0..=path.top {

@@ -14,7 +14,7 @@ pub enum NodeWidth {
     #[default]
     Wide,
     /// Uses four slots. Neighbouring entries are then mostly in different leaves, and a few changes split and
-    /// merge nodes. For tests of code that uses the map.
+    /// merge nodes. Meant for tests of code that uses the map.
     Narrow,
 }
 
@@ -44,8 +44,8 @@ impl Fanout {
         usize::from(self.max_slots)
     }
 
-    /// Returns the limit of a sparse node. A node with fewer slots in use is merged with a neighbour if the
-    /// merged node is small enough.
+    /// Returns the number of slots in use below which a node is sparse. A sparse node is merged with a
+    /// neighbour if the merged node is small enough.
     #[inline]
     pub(super) fn sparse(self) -> usize {
         usize::from(self.sparse)
@@ -75,7 +75,7 @@ impl Fanout {
         if self.is_narrow() { 1 } else { 8 }
     }
 
-    /// Returns the number of entries that a contended leaf must have to be split.
+    /// Returns the smallest number of entries at which a contended leaf is split.
     pub(super) fn min_divided(self) -> usize {
         if self.is_narrow() { 2 } else { 4 }
     }

@@ -5,7 +5,7 @@
 //! stays correct, because the caller holds the structure lock. [`claim_writer`](super::claim_writer) explains
 //! both latches and why the facts of one instant hold until the latch is released.
 //!
-//! Claim writers start here: a change of one leaf calls `latch`, any other change takes the structure lock
+//! Claim writers start here: a change of one leaf calls `latch`; any other change takes the structure lock
 //! and calls `latched_path_to`. The end of the entry before the leaf (`lo`) may come from any node above,
 //! which must be checked again. `tests/loom_claims.rs` fails without that check.
 #![expect(unsafe_code, reason = "follows links of nodes that an RCU section or the structure lock protects")]
@@ -24,7 +24,7 @@ pub(super) struct LeafPath<'n, const SLOTS: usize> {
     pub(super) leaf: &'n Node<SLOTS>,
     /// The control word of the leaf.
     pub(super) word: Word,
-    /// The first slot whose end lies above the key, or the slot behind the last.
+    /// The first slot whose end lies above the key, or the slot behind the last slot in use.
     pub(super) at: usize,
     /// End of the entry before the leaf's first entry.
     pub(super) lo: u64,

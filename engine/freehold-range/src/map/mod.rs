@@ -74,9 +74,9 @@
 //!
 //! A range that covers many leaves is cut out at its edges. Whole subtrees are unlinked at the level where
 //! they hang, and no node inside them is touched. A reader that is already inside such a subtree sees the
-//! state before the cut. The reader passed the edge before the cut, its lookup takes effect at an instant
-//! before the cut, and no node below the edge changes any more. A node that was *merged* into its sibling is
-//! different: its children stay linked and keep changing. So the merged node is marked DEAD, and a reader
+//! state before the cut. The reader passed the edge before the cut, and no node below the edge changes any
+//! more. So the lookup takes effect at an instant before the cut. A node that was *merged* into its sibling
+//! is different: its children stay linked and keep changing. So the merged node is marked DEAD, and a reader
 //! that is in it starts again.
 //!
 //! Unlinked nodes are passed to [`Host::rcu_defer`] after the stores that unlink them. A reader that starts

@@ -321,7 +321,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         fence(Ordering::Release);
     }
 
-    /// Takes the latch if the word is still `word`, as it was when the caller read it. Acquire: pairing D, so
+    /// Takes the latch if the control word is still `word`, which the caller has read. Acquire: pairing D, so
     /// the values that the caller has read since then are still those of the node. The fence belongs to
     /// pairing A.
     #[inline]

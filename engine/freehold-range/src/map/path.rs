@@ -15,13 +15,13 @@ use super::node::Node;
 #[derive(Clone, Copy)]
 pub(super) struct Step<'n, const SLOTS: usize> {
     pub(super) node: &'n Node<SLOTS>,
-    /// The slot that the path goes through. In the leaf, this may be the slot behind the last.
+    /// The slot that the path goes through. In the leaf, this may be the slot behind the last slot in use.
     pub(super) at: usize,
     /// End of the entry before this node's first entry.
     pub(super) lo: u64,
 }
 
-/// The path from the root (at `top`) to a leaf (at 0).
+/// The path from the root (level `top`) to a leaf (level 0).
 pub(super) struct Path<'n, const SLOTS: usize> {
     /// Written for the levels from 0 to `top`.
     steps: [MaybeUninit<Step<'n, SLOTS>>; MAX_LEVELS],

@@ -17,7 +17,7 @@ pub struct Model {
     pub entries: BTreeMap<u64, Entry>,
 }
 
-/// Returns an entry with the value shifted above the bits that belong to the map.
+/// Returns an entry whose value is `value`, shifted above the bits that belong to the map.
 pub fn entry(start: u64, end: u64, value: u64) -> Entry {
     Entry { start, end, value: NonZeroU64::new(value << 6).unwrap() }
 }
