@@ -302,7 +302,7 @@ fn relocate(writer: &Writer<'_>, from: u64, to: Entry) -> Result<(), ClaimError>
     claimed
 }
 
-/// An entry moves to a hole, next to it or elsewhere, while another entry is inserted into the same hole.
+/// An entry moves to an adjacent or a distant hole, while another entry is inserted into the same hole.
 #[test]
 fn a_hole_is_claimed_in_addition_to_an_entry() {
     let touching = |_: &Map, writer: &Writer<'_>| relocate(writer, 10, entry(18, 20, 7));

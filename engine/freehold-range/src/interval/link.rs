@@ -1,9 +1,9 @@
 //! The link that an object embeds, and access to its fields.
 //!
-//! Only the files of this folder use links: `mod.rs` and `balance.rs` change them, `search.rs` and `check.rs`
-//! read them. The lock that guards the tree guards these fields while the object is linked; otherwise they
-//! belong to the owner of the object. The fields are plain cells, not atomics, so an access without the lock
-//! is a data race. All access to the memory of a link goes through [`get`].
+//! Only the files of this folder use links: `mod.rs` and `balance.rs` change links; `search.rs` and
+//! `check.rs` read links. The lock that guards the tree guards these fields while the object is linked;
+//! otherwise the fields belong to the owner of the object. The fields are plain cells, not atomics, so an
+//! access without the lock is a data race. All access to the memory of a link goes through [`get`].
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 use core::ptr::{NonNull, null_mut};

@@ -45,8 +45,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         }
     }
 
-    /// Returns the number of nodes whose gap word is at least `len` bytes, but which have no gap of that
-    /// size. Visits all nodes.
+    /// Returns the number of nodes that have no gap of `len` bytes although their gap word is at least `len`.
+    /// Visits all nodes.
     pub fn overstated_gaps(&self, len: u64) -> usize {
         self.overstated_below(&self.map.root, 0, len).0
     }

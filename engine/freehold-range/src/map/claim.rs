@@ -12,8 +12,8 @@
 //!
 //! These bits change only while the leaf is latched. Readers ignore the bits.
 //!
-//! This file only computes with values. `claim_writer.rs` and `hole_claim.rs` make claims, `publish.rs` and
-//! `release.rs` end them. The values of an address space are addresses of VMAs, whose alignment leaves the
+//! This file only computes with values. `claim_writer.rs` and `hole_claim.rs` make claims; `publish.rs` and
+//! `release.rs` end claims. The values of an address space are addresses of VMAs, whose alignment leaves the
 //! six bits clear.
 
 use core::num::NonZeroU64;

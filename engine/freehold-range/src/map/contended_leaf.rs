@@ -1,10 +1,10 @@
 //! Contended leaves: leaves in which [claim writers](super::claim_writer) conflict.
 //!
 //! Writers whose entries are neighbours in the map conflict in one leaf, even if they share nothing else. A
-//! leaf counts how often a writer found it latched, and halves the count every 64 changes. A writer that
-//! finds the leaf latched and the count high splits the leaf after its own change. The exclusive writer
-//! merges sparse leaves. A split changes no entry, so it may be left out at any time, for example when memory
-//! is short.
+//! leaf counts how often a writer found it latched, and halves the count every 64 changes. If a writer finds
+//! the leaf latched and the count is high, the writer splits the leaf after its own change. The exclusive
+//! writer merges sparse leaves. A split changes no entry, so it may be left out at any time, for example when
+//! memory is short.
 
 use freehold_sync::{Host, Rank};
 

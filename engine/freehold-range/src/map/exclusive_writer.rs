@@ -300,7 +300,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
             replace_slots(leaf, from, gone, with);
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             replace_slots(leaf, from, gone, with);
-            // No gap grows if the change only adds entries, or if its entries fill the whole range.
+            // No gap grows if the change only adds entries, or if the new entries fill the whole range.
             if gone > 0 && !fills {
                 self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
@@ -357,7 +357,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Raises the gap words on the path to the leaf that the finger points to, because this leaf has a gap of
-    /// `now` bytes. Gap words that are too large do no harm, see [`gap`](super::gap).
+    /// `now` bytes. Gap words that are too large do no harm; see [`gap`](super::gap).
     #[inline]
     fn raise_gaps(&self, now: u64) {
         for level in 1..=self.map.root.level() {

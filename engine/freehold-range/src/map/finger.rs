@@ -4,10 +4,10 @@
 //! neighbours, and then makes the change. The next change is often close to the last change. A search that
 //! finds its place in the leaf of the finger does not descend from the root.
 //!
-//! Only the exclusive writer uses the finger. The finger is stored in the map, so that it outlives one
-//! writer. The finger is valid as long as the nodes on its path stay linked where they are. A change inside
-//! one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores the
-//! nodes and slots on the path, and the end of the entry before each node. It stores no contents of the
+//! Only the exclusive writer searches with the finger. The finger is stored in the map, so that it outlives
+//! one writer. The finger is valid as long as the nodes on its path stay linked where they are. A change
+//! inside one leaf keeps the finger. Every other change makes it [forget](Finger::forget). The finger stores
+//! the nodes and slots on the path, and the end of the entry before each node. It stores no contents of the
 //! nodes.
 #![expect(unsafe_code, reason = "points to a node that is known to be linked")]
 

@@ -168,8 +168,8 @@ impl<const SLOTS: usize> Node<SLOTS> {
         (word & Word::BUSY == 0).then_some(Word(word))
     }
 
-    /// Returns true if everything read from the node since `begin` returned `word` belongs to that version:
-    /// pairing A.
+    /// Returns true if the node has not changed since `begin` returned `word`, so that all values read since
+    /// then belong to one version: pairing A.
     #[inline]
     pub(super) fn unchanged(&self, word: Word) -> bool {
         fence(Ordering::Acquire);

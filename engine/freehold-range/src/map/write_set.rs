@@ -1,11 +1,11 @@
 //! The write set of a [claim writer](super::claim_writer::ClaimWriter): a copy of the claimed entries. The
 //! writer changes the copy any number of times before the copy replaces the claimed entries.
 //!
-//! `claim_writer.rs` and `hole_claim.rs` fill the write set. `publish.rs` stores it into the map and empties
-//! it. A write set has one or two spans. A *span* (`WriteSetSpan`) is a range without unclaimed parts,
-//! together with its entries. The second span exists only for an additional hole that does not touch the
-//! first span. Only the writer's own thread uses a write set, so it needs no lock. Its capacity is fixed, so
-//! it allocates nothing; a change with more entries than the claim has room for panics.
+//! `claim_writer.rs` and `hole_claim.rs` fill the write set. `publish.rs` stores the write set into the map
+//! and empties it. A write set has one or two spans. A *span* (`WriteSetSpan`) is a range without unclaimed
+//! parts, together with its entries. The second span exists only for an additional hole that does not touch
+//! the first span. Only the writer's own thread uses a write set, so it needs no lock. Its capacity is fixed,
+//! so it allocates nothing; a change with more entries than the claim has room for panics.
 
 use core::cell::{Cell, RefCell};
 

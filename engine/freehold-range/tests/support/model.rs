@@ -1,8 +1,8 @@
 //! The naive map: a sorted list of entries, and a gap search that tries every address.
 //!
-//! It is the oracle of `pair.rs`, which compares a `RangeMap` with it after every change. It must stay simple
-//! enough to be obviously correct: no structure is shared with the code under test, and speed does not
-//! matter. [`entry`] makes entries whose values leave the bits of claims clear.
+//! The naive map is the oracle of `pair.rs`, which compares a `RangeMap` with it after every change. The
+//! naive map must stay simple enough to be obviously correct: no structure is shared with the code under
+//! test, and speed does not matter. [`entry`] makes entries whose values leave the bits of claims clear.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
