@@ -21,7 +21,7 @@ mod histogram;
 pub use histogram::Histogram;
 
 use crate::atomic::{AtomicU64, Ordering};
-use crate::counted::Shared;
+use crate::counted::{Counted, Shared};
 use crate::host::Host;
 use crate::percpu::PerCpu;
 use allocator_api2::alloc::AllocError;
@@ -67,6 +67,17 @@ impl<H: Host> LockStats<H> {
                 held: core::array::from_fn(|_| LiveHistogram::new()),
             })?,
         })
+    }
+
+    /// Creates empty statistics if `wanted` is true and the crate has the feature `stats`.
+    ///
+    /// # Errors
+    /// Fails with [`AllocError`] like [`try_new`](Self::try_new).
+    pub fn try_new_if(wanted: bool) -> Result<Option<Counted<Self>>, AllocError> {
+        match wanted && cfg!(feature = "stats") {
+            true => Ok(Some(Counted::try_new(Self::try_new()?)?)),
+            false => Ok(None),
+        }
     }
 
     /// Returns everything recorded so far. The result has about 7 KiB, which matters on a small stack. The

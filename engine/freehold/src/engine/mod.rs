@@ -128,12 +128,7 @@ impl<P: Platform> Engine<P> {
         let slab = VmaSlab::try_new()?;
         let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
-        let stats = || -> Result<_, NoMemory> {
-            match config.lock_stats && cfg!(feature = "stats") {
-                true => Ok(Some(Counted::try_new(LockStats::try_new()?)?)),
-                false => Ok(None),
-            }
-        };
+        let stats = || LockStats::try_new_if(config.lock_stats);
         let (lock_stats, file_stats) = (stats()?, stats()?);
         let files = Files::new(
             memory.clone(),

@@ -280,12 +280,10 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn make(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, NoMemory> {
         let counters = Counters::try_new()?;
         let defaults = if config.memory_merge { VmFlags::MERGEABLE } else { VmFlags::empty() };
-        let mmap_lock = match config.lock_stats && cfg!(feature = "stats") {
-            true => MmapLock::with_stats(Counted::try_new(LockStats::try_new()?)?),
-            false => match &engine.lock_stats {
-                Some(shared) => MmapLock::with_stats(shared.clone()),
-                None => MmapLock::new(),
-            },
+        let own = LockStats::try_new_if(config.lock_stats)?;
+        let mmap_lock = match own.or_else(|| engine.lock_stats.clone()) {
+            Some(stats) => MmapLock::with_stats(stats),
+            None => MmapLock::new(),
         };
         let mmap_lock =
             mmap_lock.with_slots(engine.reader_slots.clone()).with_fault_lock(config.locking.fault);
