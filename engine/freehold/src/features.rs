@@ -13,7 +13,8 @@ macro_rules! feature {
 
         impl $name {
             /// Returns the value, or `None` if the crate does not have the feature.
-            #[cfg_attr(feature = "inline", inline(always))]
+            // Always inlined: a caller that does not see the constant keeps the code.
+            #[inline(always)]
             pub(crate) fn get() -> Option<Self> {
                 #[cfg(feature = $feature)]
                 return Some($name());

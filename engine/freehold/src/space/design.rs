@@ -106,8 +106,8 @@ pub enum Write {
 impl Write {
     /// Returns this kind, or [`Whole`](Self::Whole) if the crate has no range writers. The result is then a
     /// constant, so that the compiler removes the code of range writers.
-    #[cfg_attr(feature = "inline", inline(always))]
-    pub(super) const fn available(self) -> Self {
+    #[inline(always)]
+    pub(super) fn available(self) -> Self {
         if cfg!(feature = "range_writers") { self } else { Write::Whole }
     }
 }
@@ -115,7 +115,7 @@ impl Write {
 settings! {
     /// The locking designs of an address space. By default, each field has its last value that is not for
     /// tests.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Locking {
         /// The design of munmap.
         pub unmap: Unmap,
@@ -128,22 +128,11 @@ settings! {
     }
 }
 
-impl Default for Locking {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Locking {
     /// Returns the default designs.
     #[must_use]
-    pub const fn new() -> Self {
-        Locking {
-            unmap: Unmap::Released,
-            fault: FaultLock::VmaPerCpu,
-            hugetlb: HugetlbLock::VmaLock,
-            write: Write::Ranges.available(),
-        }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Returns these designs with a valid size of sections, and with a kind of writers that the crate has.

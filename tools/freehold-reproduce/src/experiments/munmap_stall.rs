@@ -50,7 +50,7 @@ impl Side {
     /// newer designs with faults under the VMA lock, as in Linux today.
     const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
-            Side::Design(Locking::new().unmap(unmap).fault(fault).write(Write::Whole))
+            Side::Design(Locking::ALL[0].unmap(unmap).fault(fault).write(Write::Whole))
         }
         use FaultLock::{MmapLock, VmaPerCpu};
         [
