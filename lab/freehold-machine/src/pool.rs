@@ -171,16 +171,16 @@ impl Pool {
     }
 
     fn take_run_by(&self, run: usize, take: impl Fn(&mut Bitmap) -> Option<usize>) -> Option<Pfn> {
-        let mut first = take(&mut self.list.0.lock().taken);
-        if first.is_none() && self.drain_lists() {
-            first = take(&mut self.list.0.lock().taken);
-        }
-        {
-            let counts = &mut self.list.0.lock().counts;
-            counts.allocated += if first.is_some() { run as u64 } else { 0 };
-            counts.refused += u64::from(first.is_none());
-        }
-        let first = first?;
+        let try_take = || {
+            let mut list = self.list.0.lock();
+            let first = take(&mut list.taken)?;
+            list.counts.allocated += run as u64;
+            Some(first)
+        };
+        let Some(first) = try_take().or_else(|| if self.drain_lists() { try_take() } else { None }) else {
+            self.list.0.lock().counts.refused += 1;
+            return None;
+        };
         let first = Pfn::new(self.base + first as u64);
         self.note_taken((0..run as u64).map(|n| first.add(n)));
         Some(first)
