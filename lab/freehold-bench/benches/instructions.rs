@@ -207,16 +207,16 @@ fn run(subject: &str, operation: &str, areas: u64) {
         _ if HOST.contains(&operation) => repeat(drop, |()| _ = black_box(<Machine>::rcu_read()), drop),
         _ if SMALL.contains(&operation) => exit(areas),
         _ if SIZED.contains(&operation) => sized(operation, areas),
-        CLAIMING => claimed(&Space::claiming(areas), operation, areas),
-        Space::NAME if SHARED.contains(&operation) => shared::<Space>(operation, areas),
-        Space::NAME => claimed(&Space::with_areas(areas), operation, areas),
-        _ => shared::<LockedTree>(operation, areas),
+        CLAIMING if SHARED.contains(&operation) => shared(Space::claiming(areas), operation, areas),
+        CLAIMING => placed(&Space::claiming(areas), operation, areas),
+        Space::NAME if SHARED.contains(&operation) => shared(Space::with_areas(areas), operation, areas),
+        Space::NAME => placed(&Space::with_areas(areas), operation, areas),
+        _ => shared(LockedTree::with_areas(areas), operation, areas),
     }
 }
 
 /// Performs an operation of [`SHARED`].
-fn shared<S: Subject>(operation: &str, areas: u64) {
-    let subject = S::with_areas(areas);
+fn shared<S: Subject>(subject: S, operation: &str, areas: u64) {
     let place = |n| area(n, areas);
     match operation {
         "lookup" => repeat(place, |at| _ = black_box(subject.lookup(at + PAGE)), drop),
@@ -226,14 +226,12 @@ fn shared<S: Subject>(operation: &str, areas: u64) {
     std::mem::forget(subject);
 }
 
-/// Performs an operation of [`CLAIMED`].
-fn claimed(space: &Space, operation: &str, areas: u64) {
+/// Performs an operation of [`CLAIMED`] that is not one of [`SHARED`].
+fn placed(space: &Space, operation: &str, areas: u64) {
     let place = |n| area(n, areas);
     match operation {
-        "mmap+munmap" => repeat(drop, |()| space.map_unmap(0), drop),
-        "mmap+munmap-placed" => repeat(place, |at| space.map_unmap_between(*at), drop),
         "growth" => repeat(place, |at| space.grow_shrink(*at), drop),
-        _ => repeat(place, |at| space.split_merge(*at), drop),
+        _ => repeat(place, |at| space.map_unmap_between(*at), drop),
     }
 }
 
