@@ -205,18 +205,29 @@ fn machine_without_oracles_finds_the_numbers_in_all_lists() {
             let (late, early) = (frames.split_off(100), frames);
             let late_tables = tables.split_off(50);
             on_another_cpu(|| {
-                give(&machine, &late);
+                // In portions that a list takes; more frames at once go to the shared list.
+                late.chunks(32).for_each(|some| give(&machine, some));
                 // SAFETY: nothing refers to the tables any more.
                 late_tables.iter().for_each(|table| unsafe { machine.free_table(*table) });
             });
+            // Nothing has emptied the lists, so some of the frames come from the list of the other CPU.
+            let late = take(&machine, late.len());
+            assert_eq!((late.len() as u64, take(&machine, 1)), (FRAMES - 100, vec![]));
+            late.chunks(32).for_each(|some| give(&machine, some));
             assert_eq!((machine.accounting().frames, machine.accounting().tables), (100, 50));
-            give(&machine, &early);
+            early.chunks(32).for_each(|some| give(&machine, some));
             // SAFETY: as above.
             tables.iter().for_each(|table| unsafe { machine.free_table(*table) });
 
-            let mut block = [Pfn::new(0)];
-            assert_eq!(machine.alloc_frames(&request, &mut block), 1, "a block whose frames are in lists");
-            give(&machine, &(0..512).map(|n| block[0].get() + n).collect::<Vec<_>>());
+            // The blocks have all frames of the machine, also those in the list of this CPU.
+            let blocks = [(); (FRAMES / 512) as usize].map(|()| {
+                let mut block = [Pfn::new(0)];
+                assert_eq!(machine.alloc_frames(&request, &mut block), 1);
+                block[0].get()
+            });
+            for first in blocks {
+                give(&machine, &(first..first + 512).collect::<Vec<_>>());
+            }
         }
         machine.accounting().assert_clean();
     });
