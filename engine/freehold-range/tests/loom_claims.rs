@@ -138,6 +138,19 @@ fn unmap(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> 
     Ok(true)
 }
 
+/// Removes the entries of a range without a claim, if that is possible, and otherwise with one.
+fn remove(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
+    if writer.remove_or_claim(start, end, |_| true, |_, _| None)? {
+        return Ok(true);
+    }
+    let (from, to) = writer.claimed_range();
+    if from < to {
+        writer.replace(start, end, &[]);
+        writer.publish(None);
+    }
+    Ok(from < to)
+}
+
 fn has(map: &Map, entry: Entry) -> bool {
     let rcu = LoomHost::rcu_read();
     map.lookup(&rcu, entry.start) == Lookup::Found(entry)
@@ -246,6 +259,46 @@ fn an_entry_is_claimed_by_one_writer() {
         assert!(one.0 || two.0);
         // The owner is notified of the refused writer.
         assert!(one.0 && two.0 || one.1 || two.1);
+    });
+}
+
+/// An entry is removed without a claim, while another writer inserts an entry into the same leaf, or splits
+/// it.
+#[test]
+fn an_entry_is_removed_without_a_claim_during_a_change_in_its_leaf() {
+    let insert = |_: &Map, writer: &Writer<'_>| fill(writer, entry(8, 9, 9)).unwrap();
+    let split = |_: &Map, writer: &Writer<'_>| split_leaf_at(writer, 20);
+    for change in [insert as fn(&Map, &Writer<'_>), split] {
+        model_bounded(1, move || {
+            let map = filled(3);
+            let (removed, ()) = run_concurrently(map.clone(), |_, writer| remove(writer, 10, 18), change);
+            assert_eq!(removed, Ok(true));
+            assert!(has(&map, nth(0)) && !has(&map, nth(1)) && has(&map, nth(2)));
+        });
+    }
+}
+
+/// One writer removes an entry without a claim, and the other claims the entry. Each either sees the result
+/// of the other, or is refused.
+#[test]
+fn an_entry_is_removed_without_a_claim_or_claimed() {
+    model_bounded(1, || {
+        let map = filled(3);
+        let mark = |_: &Map, writer: &Writer<'_>| {
+            writer.claim(10, 18, false, false)?;
+            let (from, to) = writer.claimed_range();
+            if from < to {
+                writer.replace(from, to, &[entry(from, to, 9)]);
+            }
+            writer.publish(None);
+            Ok::<_, ClaimError>(from < to)
+        };
+        let done = run_concurrently(map.clone(), |_, writer| remove(writer, 10, 18), mark);
+        match done {
+            (Ok(true), marked) => assert!(marked.is_ok() && !has(&map, entry(10, 18, 9))),
+            (Err(ClaimError::Contended), Ok(true)) => assert!(has(&map, entry(10, 18, 9))),
+            other => panic!("{other:?}"),
+        }
     });
 }
 
@@ -532,6 +585,13 @@ fn an_entry_is_seen_while_others_of_its_leaf_move() {
 }
 
 #[test]
+fn an_entry_is_seen_while_the_one_before_is_removed_without_a_claim() {
+    model_bounded(1, || {
+        next_in_map_during(filled(3), 20, nth(2), |_, writer| assert_eq!(remove(writer, 10, 18), Ok(true)));
+    });
+}
+
+#[test]
 fn an_entry_is_seen_while_its_leaf_is_split() {
     model_bounded(1, || next_in_map_during(filled(5), 20, nth(2), |_, writer| split_leaf_at(writer, 20)));
 }
@@ -556,12 +616,15 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
 /// links another leaf, which has a larger gap word.
 #[test]
 fn a_gap_appears_while_the_leaf_before_is_split() {
-    model_bounded(1, || {
-        let map = gaps_before_a_leaf_without();
-        let done =
-            run_concurrently(map, |_, writer| split_leaf_at(writer, 20), |_, writer| unmap(writer, 72, 73));
-        assert_eq!(done, ((), Ok(true)));
-    });
+    let unmapped = |_: &Map, writer: &Writer<'_>| unmap(writer, 72, 73);
+    let removed = |_: &Map, writer: &Writer<'_>| remove(writer, 72, 82);
+    for make_gap in [unmapped as fn(&Map, &Writer<'_>) -> _, removed] {
+        model_bounded(1, move || {
+            let map = gaps_before_a_leaf_without();
+            let done = run_concurrently(map, |_, writer| split_leaf_at(writer, 20), make_gap);
+            assert_eq!(done, ((), Ok(true)));
+        });
+    }
 }
 
 /// A reservation is removed from a leaf while the slot of the leaf in the node above changes.

@@ -74,6 +74,7 @@ use super::claim::{
 use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits};
 use super::gap::GapRequest;
 use super::insert::SplitPolicy;
+use super::leaf_path::LatchedLeaf;
 use super::node::Node;
 use super::path::Step;
 use super::write_set::WriteSet;
@@ -221,35 +222,40 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     pub fn claim(&self, start: u64, end: u64, touching: bool, cuts: bool) -> Result<(), ClaimError> {
         assert!(start <= end, "the claimed range ends before it starts");
         debug_assert!(self.write_set.is_empty(), "the write set already holds a claim");
-        let margin = u64::from(touching);
-        let request = ClaimRequest {
-            from: start.saturating_sub(margin),
-            to: end.saturating_add(margin),
-            start,
-            end,
-            cuts,
-        };
+        let request = ClaimRequest::of(start, end, touching, cuts);
         if cuts {
             self.ensure_spares()?;
         }
-        match self.claim_in_leaf(&request) {
-            Some(claimed) => claimed,
-            None => self.claim_across(&request),
-        }
+        let rcu = H::rcu_read();
+        let claimed = self.claim_in_leaf(self.latch(&rcu, start), &request);
+        drop(rcu);
+        claimed.unwrap_or_else(|| self.claim_across(&request))
     }
 
-    /// Claims entries that lie in one leaf, under its latch only. Returns `None` if the range reaches into
-    /// another leaf or the leaf must be split; [`claim_across`](Self::claim_across) then makes the claim.
+    /// Claims entries that lie in one leaf, under its latch only. `latched` is the leaf of the start of the
+    /// request. Returns `None` if the range reaches into another leaf or the leaf must be split;
+    /// [`claim_across`](Self::claim_across) then makes the claim.
     #[inline]
-    fn claim_in_leaf(&self, request: &ClaimRequest) -> Option<Result<(), ClaimError>> {
-        let rcu = H::rcu_read();
-        let latched = self.latch(&rcu, request.from);
+    pub(super) fn claim_in_leaf(
+        &self,
+        latched: LatchedLeaf<'_, H, SLOTS>,
+        request: &ClaimRequest,
+    ) -> Option<Result<(), ClaimError>> {
         let path = &latched.path;
         if !path.covers(request.to) {
             return None;
         }
+        let mut from = path.at;
+        if request.from < request.start {
+            match from {
+                0 if path.lo == request.start && path.above.is_some() => return None,
+                0 => {}
+                _ if path.leaf.end(from - 1) == request.start => from -= 1,
+                _ => {}
+            }
+        }
         let mut scan = ClaimScan::new();
-        if let Err(no) = scan.add(path.leaf, path.at, request) {
+        if let Err(no) = scan.add(path.leaf, from, request) {
             return Some(Err(no.note_waiter(path.leaf)));
         }
         let Some((first, last)) = scan.slots else { return Some(Ok(())) };
@@ -274,7 +280,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// Makes any claim, under the structure lock.
     #[cold]
     #[inline(never)]
-    fn claim_across(&self, request: &ClaimRequest) -> Result<(), ClaimError> {
+    pub(super) fn claim_across(&self, request: &ClaimRequest) -> Result<(), ClaimError> {
         loop {
             let structure = self.map.structure.lock::<H>(Rank::VmaMap);
             // A split may reach the root: every node on the path is then split, including the root.
@@ -386,7 +392,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
 }
 
 /// The parameters of a claim.
-struct ClaimRequest {
+pub(super) struct ClaimRequest {
     /// Lower bound: the scan visits entries that end above this address.
     from: u64,
     /// Upper bound: the scan visits entries that start below this address.
@@ -397,6 +403,15 @@ struct ClaimRequest {
     end: u64,
     /// Set if the writer may cut the entries that reach across the ends of the range.
     cuts: bool,
+}
+
+impl ClaimRequest {
+    /// Returns the parameters of [`ClaimWriter::claim`].
+    #[inline]
+    pub(super) fn of(start: u64, end: u64, touching: bool, cuts: bool) -> Self {
+        let margin = u64::from(touching);
+        ClaimRequest { from: start.saturating_sub(margin), to: end.saturating_add(margin), start, end, cuts }
+    }
 }
 
 /// The entries that a claim has found so far.

@@ -120,45 +120,6 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         self.write_set.has_second.set(true);
     }
 
-    /// Inserts an entry into the hole that contains its range, without claiming it. Returns true if the entry
-    /// was inserted. Inserts nothing and returns false if `joins` returns true for an entry that touches the
-    /// hole, or if the insertion needs more than one leaf; the caller then claims the hole. `guard` is the
-    /// same as for [`claim_hole`](Self::claim_hole).
-    ///
-    /// # Errors
-    ///
-    /// Fails with [`ClaimError::Contended`] if an entry that touches the hole is claimed. See [`ClaimError`]
-    /// for other errors. The map is unchanged then.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the entry is empty, or ends before it starts. The map is unchanged then.
-    #[inline]
-    pub fn insert_unclaimed(
-        &self,
-        with: &Entry,
-        guard: impl Fn(&Entry) -> u64,
-        joins: impl Fn(&Entry) -> bool,
-    ) -> Result<bool, ClaimError> {
-        assert_fits(with.start, with.end, core::slice::from_ref(with));
-        self.ensure_spares()?;
-        let rcu = H::rcu_read();
-        let latched = self.latch(&rcu, with.start);
-        let LeafPath { leaf, at, .. } = latched.path;
-        if !fits_in_leaf(&latched.path, with.start, self.map.fan) {
-            return Ok(false);
-        }
-        let neighbours =
-            Neighbours::of(leaf, at, with, &guard, &|_| false).map_err(|no| no.note_waiter(leaf))?;
-        let joins = |at: usize| leaf.slot(at).entry().is_some_and(|entry| joins(&entry));
-        if neighbours.before.is_some() && joins(at - 1) || neighbours.behind.is_some() && joins(at) {
-            return Ok(false);
-        }
-        latched.changed();
-        leaf.splice(at, 0, &[Slot::of(with)]);
-        Ok(true)
-    }
-
     /// Does the work of [`reserve_hole`](Self::reserve_hole) in any case, under the structure lock.
     #[cold]
     #[inline(never)]
@@ -220,14 +181,14 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
 /// leaf has a free slot; the end of the leaf stays, or the leaf is the root; and the leaf before has no entry
 /// that touches the hole.
 #[inline]
-fn fits_in_leaf<const SLOTS: usize>(path: &LeafPath<'_, SLOTS>, start: u64, fan: Fanout) -> bool {
+pub(super) fn fits_in_leaf<const SLOTS: usize>(path: &LeafPath<'_, SLOTS>, start: u64, fan: Fanout) -> bool {
     let elsewhere = path.at == path.leaf.count() || path.at == 0 && path.lo == start;
     !(elsewhere && path.above.is_some()) && path.leaf.weight() < fan.max_slots()
 }
 
 /// An entry that touches a hole and is not a reservation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Neighbour {
+pub(super) enum Neighbour {
     /// The entry is not claimed, and will be claimed together with the hole.
     Unclaimed,
     /// The writer has already claimed the entry.
@@ -253,16 +214,16 @@ impl Neighbour {
 }
 
 /// The entries that touch a hole that is to be filled.
-struct Neighbours {
-    before: Option<Neighbour>,
-    behind: Option<Neighbour>,
+pub(super) struct Neighbours {
+    pub(super) before: Option<Neighbour>,
+    pub(super) behind: Option<Neighbour>,
 }
 
 impl Neighbours {
     /// Returns the entries of this leaf that touch the hole, if the hole can be filled in front of slot `at`.
     /// `is_own(start)` returns true if the writer has claimed the entry that starts at `start`.
     #[inline]
-    fn of<const SLOTS: usize>(
+    pub(super) fn of<const SLOTS: usize>(
         leaf: &Node<SLOTS>,
         at: usize,
         with: &Entry,

@@ -6,6 +6,7 @@
 //! | reading | `read.rs`, `gap.rs`, `finger.rs` |
 //! | changes by the exclusive writer | `exclusive_writer.rs`, `cut.rs`, `insert.rs` |
 //! | claims, and changes by claim writers | `claim.rs`, `claim_writer.rs`, `hole_claim.rs`, `write_set.rs`, `publish.rs`, `release.rs`, `contended_leaf.rs` |
+//! | changes of one leaf without a claim | `unclaimed.rs` |
 //! | nodes | `node.rs`, `path.rs`, `leaf_path.rs`, `busy_nodes.rs`, `spare_nodes.rs`, `fanout.rs`, `entry.rs` |
 //! | invariants | `check.rs` |
 //!
@@ -118,6 +119,7 @@ pub mod publish;
 pub(crate) mod read;
 mod release;
 mod spare_nodes;
+mod unclaimed;
 pub mod write_set;
 
 use core::marker::PhantomData;

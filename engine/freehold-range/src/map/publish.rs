@@ -36,7 +36,14 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     /// function returns quickly, and may wait only for a spin lock.
     #[inline]
     pub fn publish(&self, on_hole: Option<HoleCallback<'_>>) {
-        let mut on_hole = on_hole;
+        if !self.write_set.is_empty() || self.write_set.contended.get().is_some() {
+            self.publish_spans(on_hole);
+        }
+    }
+
+    /// Does the work of [`publish`](Self::publish) if there is any.
+    #[inline(never)]
+    fn publish_spans(&self, mut on_hole: Option<HoleCallback<'_>>) {
         if self.write_set.has_second.get() {
             self.publish_second(&mut on_hole);
         }

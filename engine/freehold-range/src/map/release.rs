@@ -45,6 +45,28 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
+    /// Calls `then` with the ends of the hole that the removal of the reservation `[start, end)` would make,
+    /// or of a part of it. No entry is inserted into the hole during the call. The reservation belongs to the
+    /// caller.
+    ///
+    /// # Panics
+    ///
+    /// Panics if there is no such reservation.
+    pub fn with_hole_around(&self, start: u64, end: u64, then: impl FnOnce(u64, u64)) {
+        let rcu = H::rcu_read();
+        let latched = self.latch(&rcu, start);
+        let &LeafPath { leaf, at, lo, above, .. } = &latched.path;
+        assert!(at < leaf.count() && leaf.start(at) == start && leaf.end(at) == end, "no such reservation");
+        let before = if at > 0 { leaf.end(at - 1) } else { lo };
+        let behind = match at + 1 < leaf.count() {
+            true => leaf.start(at + 1),
+            // The next entry is in another leaf, which is not latched.
+            false if above.is_some() => end,
+            false => u64::MAX,
+        };
+        then(before, behind);
+    }
+
     /// Removes a reservation in a leaf, if the end of the leaf does not change. Otherwise does nothing and
     /// returns false.
     #[inline]

@@ -188,6 +188,55 @@ fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
 }
 
 #[test]
+fn whole_entries_are_removed_and_others_claimed() {
+    cases(|shape, range, number| {
+        let one_leaf = shape.cuts == 0 && shape.around == (0, 0) && shape.special.is_none();
+        shape.act(|stage| remove_or_claim(stage, range, number % 4, one_leaf));
+    });
+}
+
+/// Removes the entries of a range or claims them. In variant 1 a reservation replaces the entries. In
+/// variants 2 and 3 the first or the last entry must not be removed.
+fn remove_or_claim(stage: &mut Stage<'_>, range: (u64, u64), variant: usize, one_leaf: bool) {
+    let inside: Vec<_> = stage.within(range.0, range.1).copied().collect();
+    let is_whole = |it: &Item| it.kind == Kind::Free && range.0 <= it.entry.start && it.entry.end <= range.1;
+    let removable = !inside.is_empty() && inside.iter().all(is_whole) && variant < 2;
+    let entries: Vec<_> = inside.iter().map(|it| it.entry).collect();
+    let (mut taken, mut hole) = (Vec::new(), None);
+    let value = std::num::NonZeroU64::new(RESERVED).unwrap();
+    let result = stage.writer.remove_or_claim(
+        range.0,
+        range.1,
+        |entry| {
+            taken.push(*entry);
+            variant < 2 || variant == 3 && taken.len() < entries.len()
+        },
+        |before, behind| {
+            hole = Some((before, behind));
+            (variant == 1).then_some(value)
+        },
+    );
+    if result != Ok(true) {
+        assert!(!(removable && one_leaf), "{range:?}: whole entries of one leaf were not removed");
+        assert_eq!(hole, None, "{range:?}: a refused removal makes a hole");
+        let expected = stage.claim_of(range.0, range.1, true);
+        assert_eq!(result.map(|_| ()), expected.as_ref().map(|_| ()).map_err(|why| *why), "{range:?}");
+        let claimed = expected.unwrap_or_default();
+        stage.check(&claimed.iter().map(|it| it.entry.start).collect::<Vec<_>>());
+        stage.writer.publish(None);
+        return stage.check(&[]);
+    }
+    assert!(removable && taken == entries, "{range:?}: removed {taken:?}");
+    let (from, to) = (entries[0].start, entries[entries.len() - 1].end);
+    stage.put(from, to, &[]);
+    assert_eq!(hole, stage.hole(from), "{range:?}");
+    if variant == 1 {
+        stage.put(from, to, &[Entry { start: from, end: to, value }]);
+    }
+    stage.check(&[]);
+}
+
+#[test]
 fn holes_are_claimed_in_addition_to_an_entry() {
     cases(|shape, range, number| {
         let own = number % stage::ENTRIES;

@@ -76,6 +76,16 @@ impl VmaLock<'_> {
         self.write_killable_with(guard.lock().vma_locking())
     }
 
+    /// Locks the VMA for writing like [`write`](Self::write), if it is attached, unlocked and certainly has
+    /// no reader. Returns true if it is locked. Never waits, so the caller may hold a spin lock.
+    ///
+    /// # Panics
+    /// With debug assertions, panics if the VMA is write-locked.
+    #[inline]
+    pub fn try_write_unread<H: Host>(self, _: &impl MmapWriteProof<H>) -> bool {
+        self.try_mark_unread()
+    }
+
     /// Returns true if the holder of the guard has locked this VMA for writing.
     #[inline]
     pub fn is_write_locked<H: Host>(self, _: &impl MmapWriteProof<H>) -> bool {

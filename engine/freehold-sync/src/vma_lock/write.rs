@@ -32,6 +32,19 @@ impl VmaLock<'_> {
         self.write_by(locking, |_, _| Err(Killed)).is_ok()
     }
 
+    /// Implements [`try_write_unread`](Self::try_write_unread). The caller has the right to lock the VMA.
+    #[inline]
+    pub(super) fn try_mark_unread(self) -> bool {
+        debug_assert!(!self.is_locked(), "a VMA of a change without a claim is write-locked");
+        self.increment_seq();
+        let unread = self.count_with_readers().is_none();
+        if !unread {
+            // Readers that still find the VMA locked see a stale number.
+            self.increment_seq();
+        }
+        unread
+    }
+
     /// Marks the VMA and waits with `wait` for its readers. Returns false if the VMA was write-locked
     /// already, in the same section.
     #[inline]

@@ -12,7 +12,8 @@ use crate::{
     error::MunmapError,
     platform::Platform,
     space::{
-        AddressSpace, change::unmap::UnmapRange, range_writer::RangeWriterState, state::counters::LimitDemand,
+        AddressSpace, change::unmap::UnmapRange, claim::RangeClaim, range_writer::RangeWriterState,
+        state::counters::LimitDemand,
     },
 };
 
@@ -94,17 +95,41 @@ impl<P: Platform> AddressSpace<P> {
     /// Unmaps `range` while other writers may be active.
     #[inline(never)]
     fn unmap_concurrently(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
+        if !atomic && self.range_writers_unmap() {
+            return self.unmap_by_range_writer(range);
+        }
         let state = RangeWriterState::default();
         let guard = match self.range_writers_unmap() {
             true => self.write_range(&state, range.range(), LimitDemand::CUTS)?,
             false => self.write_exclusive_range(range.range())?,
         };
-        if atomic {
-            let unmapped = guard.unmap(range)?;
-            drop(guard);
-            unmapped.retire();
-            return Ok(());
+        if !atomic {
+            return guard.unmap_by_design(range);
         }
+        let unmapped = guard.unmap(range)?;
+        drop(guard);
+        unmapped.retire();
+        Ok(())
+    }
+
+    /// Unmaps `range` as a range writer if the address space prefers range writers, otherwise as the
+    /// exclusive writer.
+    #[inline]
+    fn unmap_by_range_writer(&self, range: &UnmapRange) -> Result<(), MunmapError> {
+        let state = RangeWriterState::default();
+        if self.prefers_ranges() {
+            match self.try_claim(&state, LimitDemand::default, |guard| guard.detach_or_claim(range.range())) {
+                RangeClaim::Granted(guard, Some(removed)) => {
+                    guard.settle_unclaimed(removed);
+                    return Ok(());
+                }
+                RangeClaim::Granted(guard, None) => return guard.unmap_by_design(range),
+                RangeClaim::NeedsExclusive => {}
+                RangeClaim::Killed => return Err(MunmapError::Killed),
+            }
+        }
+        let guard = self.write_exclusive_range(range.range())?;
+        self.count_exclusive();
         guard.unmap_by_design(range)
     }
 }

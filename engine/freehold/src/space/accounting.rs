@@ -34,12 +34,16 @@ impl<P: Platform> Counters<P> {
     fn remove(&self, guard: &WriteGuard<'_, P>, size: Size, less: u64) {
         match guard.limit_reservation() {
             Some(_) => self.give_credit(size, less),
-            None => {
-                let taken = &self.taken[size as usize];
-                let rest = taken.load(Relaxed).checked_sub(less);
-                taken.store(rest.expect("a size of the address space fell below zero"), Relaxed);
-            }
+            None => self.remove_exclusive(size, less),
         }
+    }
+
+    /// Subtracts `less` from a size as the exclusive writer.
+    #[cfg_attr(feature = "inline", inline(always))]
+    fn remove_exclusive(&self, size: Size, less: u64) {
+        let taken = &self.taken[size as usize];
+        let rest = taken.load(Relaxed).checked_sub(less);
+        taken.store(rest.expect("a size of the address space fell below zero"), Relaxed);
     }
 
     /// Counts pages with these flags that were mapped. The caller has charged them if they count as
@@ -58,13 +62,20 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Counts pages with these flags that were unmapped. The caller releases the charge of those that count
-    /// as committed.
+    /// Counts a VMA with these flags that was removed, and its pages. The caller releases the charge of pages
+    /// that count as committed.
     #[cfg_attr(feature = "inline", inline(always))]
-    pub fn count_unmapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
-        self.remove(guard, Size::Total, pages.get());
-        if let Some(size) = Size::of(flags) {
-            self.remove(guard, size, pages.get());
+    pub fn count_removed(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
+        let (kind, less) = (Size::of(flags), pages.get());
+        match guard.limit_reservation() {
+            Some(_) => self.give_vma_credits(kind, less),
+            None => {
+                self.remove_exclusive(Size::Vmas, 1);
+                self.remove_exclusive(Size::Total, less);
+                if let Some(kind) = kind {
+                    self.remove_exclusive(kind, less);
+                }
+            }
         }
     }
 

@@ -310,6 +310,17 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
+    /// Reserves the VMAs that cuts at both ends of a claimed range may add. Releases the claims if the
+    /// reservation fails.
+    pub(crate) fn reserve_cuts(&self) -> Result<(), ClaimError> {
+        let (space, Some(reserved)) = (self.space, self.limit_reservation()) else { return Ok(()) };
+        let limit = |size| space.limit_of(size);
+        match space.counters.reserve_limits(reserved, &LimitDemand::CUTS, limit) {
+            Ok(()) => Ok(()),
+            Err(_) => Err(self.release_claims(ClaimError::NeedsExclusive)),
+        }
+    }
+
     /// Keeps the anon_vma of a VMA unchanged from here on. Returns false if the VMA has got its first
     /// anon_vma during this call; what the caller has read before is then out of date.
     ///

@@ -166,18 +166,24 @@ impl<P: Platform> AddressSpace<P> {
         let write_set = WriteSet::new();
         // SAFETY: the gate excludes all writers except range writers.
         let map = unsafe { self.tree.claim_writer(&write_set) };
-        self.with_edge_tables_unlinked(span, |unlink| {
-            map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
-        });
+        self.remove_closing(&map, span);
         if counted {
             self.closings.uncount();
         }
         self.notify_waiters(&map);
     }
 
+    /// Removes a closing reservation from the tree, and unlinks the page tables at its edges that nothing
+    /// else needs. The caller then wakes waiters, or ends a [`RangeWriter`], which wakes them.
+    pub(super) fn remove_closing(&self, map: &ClaimWriter<'_, P>, span: UserRange) {
+        self.with_edge_tables_unlinked(span, |unlink| {
+            map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));
+        });
+    }
+
     /// Returns true if the lowest page table at either end of `span` lies inside `hole`.
     #[inline]
-    fn has_empty_edge_tables(&self, span: UserRange, hole: VaRange) -> bool {
+    pub(super) fn has_empty_edge_tables(&self, span: UserRange, hole: VaRange) -> bool {
         const TABLE: u64 = Level::Pte.table_span();
         let goes = |at: u64| {
             let at = VirtAddr::new(at);

@@ -16,7 +16,7 @@
 //! `claim.rs`, `closing.rs`, mmap and faults call these functions. A change here cannot make a result wrong,
 //! but may make calls slow: the benchmark `writers` (`freehold-bench`) measures their speed.
 
-use super::{AddressSpace, Write};
+use super::{AddressSpace, Write, design::MmapHold};
 use crate::platform::Platform;
 use freehold_sync::atomic::Ordering::Relaxed;
 
@@ -104,5 +104,12 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn has_range_writers(&self) -> bool {
         self.supports_range_writers()
             && (self.mmap_lock.admits_range_writers() || self.write_kind() == Write::RangesOnly)
+    }
+
+    /// Returns true if a munmap may be a range writer. `Sectioned` and `Downgraded` require the exclusive
+    /// writer, because they hold a lock over more than the range while they zap pages.
+    pub(crate) fn range_writers_unmap(&self) -> bool {
+        let policy = self.locking.unmap.policy();
+        policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)
     }
 }

@@ -49,9 +49,23 @@ impl<P: Platform> LockedVmas<'_, P> {
     /// Locks a VMA for writing if it is not locked yet. Waits for its readers.
     #[inline]
     pub fn lock(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) {
-        if vma.lock().write::<P>(guard) {
+        match vma.lock().write::<P>(guard) {
+            true => self.push(vma),
+            false => {
+                debug_assert!(self.contains(vma), "another writer has write-locked a VMA of this writer")
+            }
+        }
+    }
+
+    /// Locks an unlocked VMA for writing, if it certainly has no reader. Returns true if it is locked. Never
+    /// waits, so the caller may hold a spin lock.
+    #[inline]
+    pub fn try_lock_unread(&self, vma: &Vma<P>, guard: &impl MmapWriteProof<P>) -> bool {
+        let locked = vma.lock().try_write_unread::<P>(guard);
+        if locked {
             self.push(vma);
         }
+        locked
     }
 
     /// Locks a VMA for writing like [`lock`](Self::lock). Fails with [`Killed`] if a fatal signal arrives
@@ -92,6 +106,19 @@ impl<P: Platform> LockedVmas<'_, P> {
         vma.lock().detach::<P>(guard);
     }
 
+    /// Returns true if the VMA is a member. For checks.
+    fn contains(&self, vma: &Vma<P>) -> bool {
+        let mut at = self.first.get();
+        // SAFETY: null or a member.
+        while let Some(member) = unsafe { at.as_ref() } {
+            if core::ptr::eq(member, vma) {
+                return true;
+            }
+            at = member.state.locked.next.get();
+        }
+        false
+    }
+
     #[inline]
     fn push(&self, vma: &Vma<P>) {
         let (links, next) = (&vma.state.locked, self.first.get());
@@ -119,10 +146,11 @@ impl<P: Platform> LockedVmas<'_, P> {
     }
 }
 
-impl<P: Platform> Drop for LockedVmas<'_, P> {
+impl<P: Platform> LockedVmas<'_, P> {
+    /// Unlocks all VMAs of the list.
     #[inline]
-    fn drop(&mut self) {
-        let mut at = self.first.get();
+    pub fn unlock_all(&self) {
+        let mut at = self.first.replace(null());
         // SAFETY: null or a member. A member stays attached until it is unlocked, so its memory stays a `Vma`
         // until then. The link of a member is read before the member is unlocked, because another task may
         // change the VMA afterwards.
@@ -130,5 +158,12 @@ impl<P: Platform> Drop for LockedVmas<'_, P> {
             at = vma.state.locked.next.get();
             vma.lock().unlock_write();
         }
+    }
+}
+
+impl<P: Platform> Drop for LockedVmas<'_, P> {
+    #[inline]
+    fn drop(&mut self) {
+        self.unlock_all();
     }
 }

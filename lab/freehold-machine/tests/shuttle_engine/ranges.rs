@@ -300,6 +300,33 @@ fn threads_map_touch_and_unmap_a_page_concurrently() {
     map_and_unmap("two threads map, touch and unmap a page", true);
 }
 
+/// A thread unmaps two VMAs with a hole between them, while a fault may use the second. If the fault does,
+/// the VMAs cannot be removed without a claim, and because of the hole they cannot be claimed. The munmap
+/// must have unlocked the first VMA before the other thread can claim it.
+#[test]
+fn munmap_of_two_vmas_concurrent_with_a_fault_and_a_mapping_over_one() {
+    explore_in(&DESIGNS, "a munmap of two VMAs, a fault and a mapping", 200, |locking| {
+        let scene = Scene::new(locking);
+        map(&scene.process, 0..2, ANON);
+        map(&scene.process, 4..6, ANON);
+        thread::scope(|scope| {
+            let scene = &scene;
+            scope.spawn(move || unmap(&scene.process, 0..6));
+            scope.spawn(move || map(&scene.process, 0..2, ANON));
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(2);
+                for number in [5, 4, 5] {
+                    legal(scene.process.load(&mut cpu, page(number)));
+                }
+            });
+        });
+        scene.process.check();
+        scene.process.clear();
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
 /// Two tasks grow the heap, while another task maps a page in the range into which the heap grows.
 #[test]
 fn heap_growth_concurrent_with_a_mapping_in_its_way() {

@@ -16,6 +16,12 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
+    /// Returns true if one call unmaps its range in several holds of the lock, between which other tasks may
+    /// take the lock.
+    pub(crate) fn unmaps_by_sections(&self) -> bool {
+        self.locking.unmap.policy().sections.is_some()
+    }
+
     /// Unmaps `range`. For each section, prepare, commit and settle take place in one hold of the lock, so no
     /// task sees a section partly unmapped; retire follows after the lock is released. The call checks for
     /// seals and splits the VMAs at the edges before the first section. Signals do not end the wait for the

@@ -61,6 +61,11 @@ const SMALL_UNMAP_BYTES: u64 = 64 * PAGE_SIZE;
 /// Bytes of a section if the design does not specify a size.
 const DEFAULT_SECTION_BYTES: u64 = 1 << 30;
 
+/// Returns true if the pages of `span` may be zapped before the lock is released.
+pub(super) fn is_small(span: UserRange) -> bool {
+    span.end() - span.start() <= SMALL_UNMAP_BYTES
+}
+
 impl From<SplitMergeError> for MunmapError {
     fn from(error: SplitMergeError) -> Self {
         match error {
@@ -98,7 +103,7 @@ impl UnmapRange {
 
 /// Numbers of pages and VMAs in a gathered range.
 #[derive(Clone, Copy, Default)]
-struct Totals {
+pub(super) struct Totals {
     vmas: i64,
     pages: PageCount,
     locked: PageCount,
@@ -107,17 +112,17 @@ struct Totals {
     /// Number of VMAs that are zapped with the lock held for writing.
     special: u64,
     /// Number of VMAs that are linked in a file's tree.
-    files: u64,
+    pub(super) files: u64,
 }
 
 /// The result of prepare: the VMAs of a range, split at its edges, write-locked, and still in the tree.
 /// Dropping it abandons the removal.
 #[must_use = "gathered VMAs are committed or abandoned"]
 pub(crate) struct Gathered<'g, 's, P: Platform> {
-    guard: &'g WriteGuard<'s, P>,
+    pub(super) guard: &'g WriteGuard<'s, P>,
     range: UserRange,
-    list: VmaList<P>,
-    totals: Totals,
+    pub(super) list: VmaList<P>,
+    pub(super) totals: Totals,
     /// Notifications for userfaultfds, which the retire step sends.
     notices: Notices<P>,
 }
@@ -266,7 +271,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn settle_mode(&self, gathered: &Gathered<'_, 's, P>) -> SettleMode {
         let (space, totals, span) = (self.space, &gathered.totals, gathered.span());
-        let small = span.end() - span.start() <= SMALL_UNMAP_BYTES;
+        let small = is_small(span);
         let mut known = None;
         let mut free = || *known.get_or_insert_with(|| self.free_span(span));
         if totals.files == 0 && space.vm.is_settled(span, small, &mut free) {
@@ -326,6 +331,12 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
+        self.add_locked(vma);
+    }
+
+    /// Adds a write-locked VMA to the list and the totals. Cannot fail.
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
+    pub(super) fn add_locked(&mut self, vma: &Vma<P>) {
         let flags = vma.flags();
         self.totals.vmas += 1;
         self.totals.pages += vma.pages();
@@ -362,7 +373,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     }
 
     /// Returns the range from the start of the first VMA to the end of the last one.
-    fn span(&self) -> UserRange {
+    pub(super) fn span(&self) -> UserRange {
         match (self.list.iter().next(), self.list.iter().last()) {
             (Some(first), Some(last)) => UserRange::new(first.start(), last.end()),
             _ => self.range.with_end(self.range.start()),
@@ -407,13 +418,12 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Detaches the VMAs and adjusts the sizes: the part of commit that does not touch the tree.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    fn detach(self, span: UserRange) -> Detached<'s, P> {
+    pub(super) fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
             guard.detach(vma);
-            guard.space.counters.count_unmapped(guard, vma.flags(), vma.pages());
+            guard.space.counters.count_removed(guard, vma.flags(), vma.pages());
         }
-        guard.space.counters.count_vmas(guard, -totals.vmas);
         guard.space.counters.count_unlocked(guard, totals.locked);
         if totals.committed != PageCount::ZERO {
             guard.space.engine.committed().uncharge(totals.committed);
@@ -440,9 +450,9 @@ enum SettleMode {
 pub(crate) struct Detached<'s, P: Platform> {
     owned: OwnedList<'s, P>,
     notices: Notices<P>,
-    span: UserRange,
+    pub(super) span: UserRange,
     /// True if any of the VMAs is linked in a file's tree.
-    files: bool,
+    pub(super) files: bool,
     /// True if an exclusive writer has detached the VMAs.
     exclusive: bool,
 }
@@ -456,19 +466,25 @@ pub(crate) struct Unmapped<'s, P: Platform> {
 
 impl<'s, P: Platform> Detached<'s, P> {
     /// Performs settle at once. `free` stays free until this call returns.
-    fn settle(self, free: VaRange) -> Unmapped<'s, P> {
+    pub(super) fn settle(self, free: VaRange) -> Unmapped<'s, P> {
         settle(self.owned.space, &self.owned.list, self.files, self.span, free);
         self.without_pages()
     }
 
+    /// Unlinks and zaps the VMAs, none of which is linked in a file's tree.
+    pub(super) fn zap_unlinked(&self, gather: &mut VmGather<'s, P>) {
+        RmapEdit::unlink(self.owned.list.iter());
+        zap(self.owned.space, &self.owned.list, gather);
+    }
+
     /// Skips settle, for VMAs that need none: nothing is mapped and the VMAs are unlinked, or everything was
     /// settled in place.
-    fn without_pages(self) -> Unmapped<'s, P> {
+    pub(super) fn without_pages(self) -> Unmapped<'s, P> {
         Unmapped { owned: self.owned, notices: self.notices }
     }
 
     /// Performs settle without any lock of the address space, and ends the closing reservation.
-    fn settle_released(self) -> Unmapped<'s, P> {
+    pub(super) fn settle_released(self) -> Unmapped<'s, P> {
         let space = self.owned.space;
         settle(space, &self.owned.list, self.files, self.span, self.span.va());
         space.end_closing(self.span, self.exclusive);
@@ -526,12 +542,7 @@ fn settle<P: Platform>(
     if span != UserRange::ALL {
         space.vm.set_gather_buffer(&mut gather, &mut room, span);
     }
-    for vma in list.iter() {
-        match vma.flags().contains(VmFlags::HUGETLB) {
-            true => space.zap_huge_pages(vma, &mut gather),
-            false => space.vm.zap(vma.range(), vma.zap(), &mut gather),
-        }
-    }
+    zap(space, list, &mut gather);
     if files {
         // Frees frames before it waits for i_mmap, so that a task that moves a page finds no reference of
         // this munmap.
@@ -543,6 +554,16 @@ fn settle<P: Platform>(
     // reverse map reaches the VMAs any more.
     unsafe { space.vm.unlink_tables(span.va(), free, &mut gather) };
     gather.finish();
+}
+
+/// Zaps the listed VMAs.
+fn zap<P: Platform>(space: &AddressSpace<P>, list: &VmaList<P>, gather: &mut VmGather<'_, P>) {
+    for vma in list.iter() {
+        match vma.flags().contains(VmFlags::HUGETLB) {
+            true => space.zap_huge_pages(vma, gather),
+            false => space.vm.zap(vma.range(), vma.zap(), gather),
+        }
+    }
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -561,19 +582,6 @@ impl<P: Platform> AddressSpace<P> {
         let pages = || PageRange::new(vma.pgoff(), vma.pgoff_of(vma.end()));
         let probed = || vma.object().file().is_some_and(|file| file.mapping().probes().any::<P>(pages()));
         vma.flags().intersects(VmFlags::PFNMAP | VmFlags::HUGETLB) || probed()
-    }
-
-    /// Returns true if a munmap may be a range writer. `Sectioned` and `Downgraded` require the exclusive
-    /// writer, because they hold a lock over more than the range while they zap pages.
-    pub(crate) fn range_writers_unmap(&self) -> bool {
-        let policy = self.locking.unmap.policy();
-        policy.sections.is_none() && !matches!(policy.held, MmapHold::Read)
-    }
-
-    /// Returns true if one call unmaps its range in several holds of the lock, between which other tasks may
-    /// take the lock.
-    pub(crate) fn unmaps_by_sections(&self) -> bool {
-        self.locking.unmap.policy().sections.is_some()
     }
 
     /// Unlinks and frees the page tables of `range`, in which no entry is left. Earlier translations were

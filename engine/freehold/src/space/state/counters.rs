@@ -119,7 +119,7 @@ impl Size {
 /// is exact.
 pub(crate) struct Counters<P: Platform> {
     pub(in crate::space) taken: [AtomicU64; SIZES],
-    /// True if any CPU has ever taken credit.
+    /// True if any CPU has ever had credit.
     credited: AtomicBool,
     per_cpu: PerCpu<CpuCounters, P>,
 }
@@ -329,11 +329,7 @@ impl<P: Platform> Counters<P> {
     #[cold]
     #[inline(never)]
     fn take_from_total(&self, size: Size, least: u64, limit: u64) -> Option<u64> {
-        // Relaxed: `taken` orders no other data. `credited` is set before the first credit is taken. A reader
-        // of the sum either is the exclusive writer, or does not need an exact value.
-        if !self.credited.load(Relaxed) {
-            self.credited.store(true, Relaxed);
-        }
+        self.note_credit();
         let taken = &self.taken[size as usize];
         let (more, _) = size.credit();
         let mut now = taken.load(Relaxed);
@@ -347,21 +343,50 @@ impl<P: Platform> Counters<P> {
         }
     }
 
+    /// Records that CPUs have credit, before a CPU gets the first credit.
+    #[inline]
+    fn note_credit(&self) {
+        // Relaxed: `taken` orders no other data. A reader of the sum either is the exclusive writer, or does
+        // not need an exact value.
+        if !self.credited.load(Relaxed) {
+            self.credited.store(true, Relaxed);
+        }
+    }
+
     /// Adds `less` to the credit of this CPU. If the credit then exceeds its bound, returns the surplus to
     /// the total.
     #[inline]
     pub(in crate::space) fn give_credit(&self, size: Size, less: u64) {
+        self.note_credit();
+        self.per_cpu.with(|cpu| self.add_credit(cpu, size, less));
+    }
+
+    /// Adds a removed VMA of `pages` pages to the credits of this CPU: to those of VMAs, of the total and of
+    /// `kind`.
+    #[inline]
+    pub(in crate::space) fn give_vma_credits(&self, kind: Option<Size>, pages: u64) {
+        self.note_credit();
         self.per_cpu.with(|cpu| {
-            let credit = &cpu.credit[size as usize];
-            let has = credit.load(Relaxed) + less;
-            let (more, most) = size.credit();
-            if has <= most {
-                credit.store(has, Relaxed);
-            } else {
-                self.taken[size as usize].fetch_sub(has - more, Relaxed);
-                credit.store(more, Relaxed);
+            self.add_credit(cpu, Size::Vmas, 1);
+            self.add_credit(cpu, Size::Total, pages);
+            if let Some(kind) = kind {
+                self.add_credit(cpu, kind, pages);
             }
         });
+    }
+
+    /// Performs [`give_credit`](Self::give_credit) on the cell of this CPU.
+    #[inline]
+    fn add_credit(&self, cpu: &CpuCounters, size: Size, less: u64) {
+        let credit = &cpu.credit[size as usize];
+        let has = credit.load(Relaxed) + less;
+        let (more, most) = size.credit();
+        if has <= most {
+            credit.store(has, Relaxed);
+        } else {
+            self.taken[size as usize].fetch_sub(has - more, Relaxed);
+            credit.store(more, Relaxed);
+        }
     }
 
     /// Returns a size. Exact for the exclusive writer.

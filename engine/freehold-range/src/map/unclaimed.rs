@@ -1,0 +1,173 @@
+//! Changes of one leaf that need no claim: the leaf is latched once, for the whole change.
+//!
+//! An insertion into a hole and the removal of whole entries are the most frequent changes. If one leaf has
+//! all entries that such a change reads, the latch of the leaf does the work of a claim. No other writer
+//! changes the leaf, and readers see the change as one step. The general way, for every other change, is a
+//! claim (`claim_writer.rs`, `hole_claim.rs`) and its end (`publish.rs`). The insertion changes nothing if it
+//! needs a claim; the removal then makes the claim under the same latch.
+//!
+//! | condition | reason |
+//! | --- | --- |
+//! | the entries and both ends of the hole around them lie in the leaf | another leaf has another latch |
+//! | no entry is claimed; no entry is a reservation | it belongs to another writer |
+//! | the end of the leaf stays, except in the root | the nodes above keep the end, and change only under the structure lock |
+//! | an insertion finds a free slot that is not promised | a split needs the structure lock |
+//!
+//! The functions that callers pass run with the leaf latched. They return quickly and wait only for spin
+//! locks. Another change without a claim belongs here if it fulfils these conditions. `tests/claims/`
+//! compares the functions with a model, and `tests/loom_claims.rs` runs them concurrently with claims and
+//! readers.
+
+use core::num::NonZeroU64;
+
+use freehold_sync::Host;
+
+use super::claim::{ClaimError, MAX_CLAIM_ENTRIES, Mark, RESERVED};
+use super::claim_writer::{ClaimRequest, ClaimWriter};
+use super::entry::{Entry, assert_fits};
+use super::hole_claim::{Neighbours, fits_in_leaf};
+use super::leaf_path::{LatchedLeaf, LeafPath};
+use super::node::{Node, Slot};
+
+impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
+    /// Inserts an entry into the hole that contains its range, without claiming it. Returns true if the entry
+    /// was inserted. Inserts nothing and returns false if `joins` returns true for an entry that touches the
+    /// hole, or if the insertion needs more than one leaf; the caller then claims the hole. `guard` is the
+    /// same as for [`claim_hole`](Self::claim_hole).
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`ClaimError::Contended`] if an entry that touches the hole is claimed. See [`ClaimError`]
+    /// for other errors. The map is unchanged then.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the entry is empty, or ends before it starts. The map is unchanged then.
+    #[inline]
+    pub fn insert_unclaimed(
+        &self,
+        with: &Entry,
+        guard: impl Fn(&Entry) -> u64,
+        joins: impl Fn(&Entry) -> bool,
+    ) -> Result<bool, ClaimError> {
+        assert_fits(with.start, with.end, core::slice::from_ref(with));
+        self.ensure_spares()?;
+        let rcu = H::rcu_read();
+        let latched = self.latch(&rcu, with.start);
+        let LeafPath { leaf, at, .. } = latched.path;
+        if !fits_in_leaf(&latched.path, with.start, self.map.fan) {
+            return Ok(false);
+        }
+        let neighbours =
+            Neighbours::of(leaf, at, with, &guard, &|_| false).map_err(|no| no.note_waiter(leaf))?;
+        let joins = |at: usize| leaf.slot(at).entry().is_some_and(|entry| joins(&entry));
+        if neighbours.before.is_some() && joins(at - 1) || neighbours.behind.is_some() && joins(at) {
+            return Ok(false);
+        }
+        latched.changed();
+        leaf.splice(at, 0, &[Slot::of(with)]);
+        Ok(true)
+    }
+
+    /// Removes the entries in `[start, end)` in one step without a claim, if all of them lie inside the range
+    /// and in one leaf. Otherwise claims them, and those that touch the range, like [`claim`](Self::claim)
+    /// with cuts. Returns true if the entries were removed.
+    ///
+    /// `take(entry)` is called for each entry in ascending order, and returns false if the entry needs a
+    /// claim. Before it returns false, it undoes the effects of the calls before. `reserve(before, behind)`
+    /// is called last, with the ends of the hole that the removal makes. If it returns a value, a
+    /// [reservation](RESERVED) with this value replaces the entries, from the start of the first to the end
+    /// of the last.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClaimError`]. Nothing is claimed then, and the map is unchanged.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the value is not that of a reservation, or if the range is empty. The map is unchanged then.
+    #[inline]
+    pub fn remove_or_claim(
+        &self,
+        start: u64,
+        end: u64,
+        take: impl FnMut(&Entry) -> bool,
+        reserve: impl FnOnce(u64, u64) -> Option<NonZeroU64>,
+    ) -> Result<bool, ClaimError> {
+        assert!(start < end, "the removed range is empty");
+        let request = ClaimRequest::of(start, end, true, true);
+        self.ensure_spares()?;
+        let rcu = H::rcu_read();
+        let latched = self.latch(&rcu, start);
+        let removed = remove_whole_entries(&latched, start, end, take, reserve);
+        if let Some(gap) = removed {
+            drop(latched);
+            if let Some((start, bytes)) = gap {
+                self.raise_gap(start, bytes);
+            }
+            return Ok(true);
+        }
+        let claimed = self.claim_in_leaf(latched, &request);
+        drop(rcu);
+        claimed.unwrap_or_else(|| self.claim_across(&request)).map(|()| false)
+    }
+}
+
+/// Removes the entries in `[start, end)` from a latched leaf, if all of them lie inside the range and may be
+/// removed under this latch. Returns `None` if they were not removed. Otherwise returns the start and size of
+/// a gap for which the gap words must be raised, if there is one. `take` and `reserve` are as for
+/// [`ClaimWriter::remove_or_claim`].
+#[inline]
+fn remove_whole_entries<H: Host, const SLOTS: usize>(
+    latched: &LatchedLeaf<'_, H, SLOTS>,
+    start: u64,
+    end: u64,
+    mut take: impl FnMut(&Entry) -> bool,
+    reserve: impl FnOnce(u64, u64) -> Option<NonZeroU64>,
+) -> Option<Option<(u64, u64)>> {
+    let &LeafPath { leaf, at, lo, above, .. } = &latched.path;
+    let behind = end_of_whole_entries(leaf, at, start, end)?;
+    // The node above keeps the end of the leaf.
+    if above.is_some() && behind == leaf.count() {
+        return None;
+    }
+    if !(at..behind).all(|at| leaf.slot(at).entry().is_some_and(|entry| take(&entry))) {
+        return None;
+    }
+    let hole_start = if at > 0 { leaf.end(at - 1) } else { lo };
+    let hole_end = if behind < leaf.count() { leaf.start(behind) } else { u64::MAX };
+    if let Some(value) = reserve(hole_start, hole_end) {
+        assert!(value.get() & RESERVED != 0, "entries are replaced by an entry that is not a reservation");
+        let reservation = Entry { start: leaf.start(at), end: leaf.end(behind - 1), value };
+        latched.changed();
+        leaf.splice(at, behind - at, &[Slot::of(&reservation)]);
+        return Some(None);
+    }
+    latched.changed();
+    leaf.open(at, behind - at, 0);
+    let gap = hole_end - hole_start;
+    let kept = above.is_none_or(|(node, word, slot)| node.datum(slot) >= gap && node.unchanged(word));
+    Some((!kept).then_some((hole_start, gap)))
+}
+
+/// Returns the slot behind the entries that lie inside `[start, end)`, which begin at slot `at` of a held
+/// leaf. Returns `None` if there is no such entry, if an entry reaches across an end of the range, if one is
+/// claimed or a reservation, or if there are more than a claim may have.
+#[inline]
+fn end_of_whole_entries<const SLOTS: usize>(
+    leaf: &Node<SLOTS>,
+    at: usize,
+    start: u64,
+    end: u64,
+) -> Option<usize> {
+    let mut behind = at;
+    while behind < leaf.count() && leaf.start(behind) < end {
+        let mark = Mark::of(leaf.datum(behind));
+        let whole = start <= leaf.start(behind) && leaf.end(behind) <= end;
+        if !whole || mark.is_claimed() || mark.is_reservation() || behind - at == MAX_CLAIM_ENTRIES {
+            return None;
+        }
+        behind += 1;
+    }
+    (behind > at).then_some(behind)
+}

@@ -1,0 +1,167 @@
+//! Removal of whole mappings by a range writer without a claim: prepare and commit are one step, in one
+//! latched leaf of the tree.
+//!
+//! This is the most frequent munmap of a program with several threads. It does the work of `unmap.rs`, whose
+//! types it uses, with two differences:
+//!
+//! - The VMAs are write-locked with the leaf latched, so the lock must not wait: a VMA with readers needs a
+//!   claim. The VMAs are detached after they have left the tree. A lookup that has found one of them earlier
+//!   sees it write-locked, and looks again.
+//! - The step stores the closing reservation if anything is mapped. A small range is then zapped inside the
+//!   gate, so the gate need not be entered again.
+//!
+//! The general way is needed for cut or sealed VMAs, and for VMAs that a userfaultfd watches: notices of a
+//! userfaultfd need memory. Code that runs with the leaf latched must not allocate, wait or call a driver.
+//!
+//! | the VMAs | the tree has afterwards | settled |
+//! | --- | --- | --- |
+//! | leave nothing behind: no page, no table that must be freed, no file and no anon_vma | a hole | not necessary |
+//! | are small and have no file | a closing reservation | inside the gate, except the flush if it interrupts other processors |
+//! | all others | a closing reservation | outside the gate |
+//!
+//! With the design `Exclusive`, everything is settled inside the gate.
+//!
+//! `munmap` (`call/munmap.rs`) calls `unmap_unclaimed`. `tests/munmap` and `ranges` (`shuttle_engine`) test
+//! it with all designs.
+#![expect(unsafe_code, reason = "unlinks page tables")]
+
+use super::unmap::{Detached, Gathered, Unmapped, is_small};
+use crate::{
+    platform::Platform,
+    space::{
+        design::MmapHold,
+        locking::{TreeEntry, WriteGuard, closing_entry},
+    },
+    vma::{Vma, flags::VmFlags},
+};
+use core::cell::RefCell;
+use freehold_pagetable::VaRange;
+use freehold_range::ClaimError;
+use freehold_vmspace::UserRange;
+
+/// The result of [`WriteGuard::detach_or_claim`] if the VMAs were removed.
+pub(crate) struct DetachedUnclaimed<'s, P: Platform> {
+    detached: Detached<'s, P>,
+    /// The hole that the VMAs will leave, if a closing reservation has replaced them.
+    closing: Option<VaRange>,
+}
+
+impl<'s, P: Platform> WriteGuard<'s, P> {
+    /// Performs prepare and commit as a range writer without claims, if `range` contains only whole VMAs and
+    /// nothing is in the way. Otherwise claims the range like [`claim_range`](Self::claim_range) and returns
+    /// `None`.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClaimError`]. Nothing is claimed then, and no VMA is removed.
+    #[inline]
+    pub(crate) fn detach_or_claim(
+        &self,
+        range: UserRange,
+    ) -> Result<Option<DetachedUnclaimed<'s, P>>, ClaimError> {
+        let gathered = RefCell::new(self.gather_nothing(range));
+        let mut closing = None;
+        let removed = self.claims().remove_or_claim(
+            range.start(),
+            range.end(),
+            |entry| match self.slot(entry) {
+                TreeEntry::Vma(vma) => gathered.borrow_mut().try_add(vma),
+                TreeEntry::Closing(_) | TreeEntry::Boundary(_) => false,
+            },
+            |before, behind| {
+                let (gathered, hole) = (gathered.borrow(), VaRange::of(before, behind));
+                closing = (!gathered.leave_nothing(hole)).then_some(hole);
+                closing.map(|_| {
+                    self.space.closings.begin_uncounted();
+                    closing_entry(gathered.span()).value
+                })
+            },
+        )?;
+        if !removed {
+            self.reserve_cuts()?;
+            return Ok(None);
+        }
+        let gathered = gathered.into_inner();
+        let span = gathered.span();
+        Ok(Some(DetachedUnclaimed { detached: gathered.detach(span), closing }))
+    }
+
+    /// Performs settle and retire after [`detach_or_claim`](Self::detach_or_claim), and releases the lock.
+    pub(crate) fn settle_unclaimed(self, removed: DetachedUnclaimed<'s, P>) {
+        let DetachedUnclaimed { detached, closing } = removed;
+        let space = self.space;
+        let exclusive = !matches!(space.locking.unmap.policy().held, MmapHold::Nothing);
+        let unmapped = match closing {
+            None => {
+                drop(self);
+                detached.without_pages()
+            }
+            Some(hole) if is_small(detached.span) && !detached.files && !exclusive => {
+                self.settle_small(detached, hole)
+            }
+            Some(_) if exclusive => {
+                let span = detached.span;
+                let unmapped = detached.settle(span.va());
+                space.remove_closing(self.claims(), span);
+                drop(self);
+                unmapped
+            }
+            Some(_) => {
+                drop(self);
+                detached.settle_released()
+            }
+        };
+        unmapped.retire();
+    }
+
+    /// Performs settle for a small range without files. `hole` is the hole that the range will leave. Zaps
+    /// and unlinks all page tables inside the gate, so that one flush suffices, and flushes outside the gate
+    /// if that interrupts other processors: an exclusive writer must not wait for them.
+    fn settle_small(self, detached: Detached<'s, P>, hole: VaRange) -> Unmapped<'s, P> {
+        let (space, span) = (self.space, detached.span);
+        let mut gather = space.vm.exclusive_gather();
+        detached.zap_unlinked(&mut gather);
+        if space.has_empty_edge_tables(span, hole) {
+            self.claims().with_hole_around(span.start(), span.end(), |before, behind| {
+                // SAFETY: the pages in `span` are zapped and its VMAs unlinked. Nothing is mapped in the
+                // hole, and no entry can be inserted there while this function runs. The gather has room for
+                // the few tables of a small range, so it does not flush here.
+                unsafe { space.vm.unlink_tables(span.va(), VaRange::of(before, behind), &mut gather) };
+            });
+        }
+        if space.platform().runs_elsewhere(space.vm.mmu()) {
+            drop(self);
+            gather.finish();
+            space.end_closing_as_range_writer(span, false);
+        } else {
+            gather.finish();
+            space.remove_closing(self.claims(), span);
+        }
+        detached.without_pages()
+    }
+}
+
+impl<P: Platform> Gathered<'_, '_, P> {
+    /// Write-locks a VMA and adds it, if it can be removed without a claim. Otherwise unlocks all VMAs: they
+    /// belong to no writer, so the next owner of the latch may claim them. Never waits.
+    #[inline]
+    fn try_add(&mut self, vma: &Vma<P>) -> bool {
+        let (locked, right) = (&self.guard.locked, &self.guard.right);
+        let removable = !vma.flags().contains(VmFlags::SEALED) && vma.uffd().is_none();
+        if !removable || !locked.try_lock_unread(vma, right) {
+            locked.unlock_all();
+            return false;
+        }
+        self.add_locked(vma);
+        true
+    }
+    /// Returns true if the VMAs leave nothing behind that must be settled. `hole` is the hole that their
+    /// removal makes, and no other task changes it.
+    #[inline]
+    fn leave_nothing(&self, hole: VaRange) -> bool {
+        // Another task may map at these addresses at once, so no tree of the reverse map may have the VMAs.
+        let unlinked = self.totals.files == 0 && self.list.iter().all(|vma| !vma.anon().is_some());
+        let span = self.span();
+        unlinked && self.guard.space.vm.is_settled(span, is_small(span), || hole)
+    }
+}
