@@ -45,8 +45,7 @@
 //! - More than an eighth of recent changes conflicted with another change in a VMA or a hole. The calls then
 //!   are exclusive writers for a while.
 //! - The call has waited four times for claims of other writers.
-//! - The range has a hole between two VMAs, or more than eight VMAs. With such a hole, a munmap is a range
-//!   writer if it removes whole VMAs.
+//! - The range has a hole between two VMAs (except in a munmap of whole VMAs), or more than eight VMAs.
 //! - The call may reach a limit: RLIMIT_AS, RLIMIT_DATA, RLIMIT_MEMLOCK, the number of VMAs.
 //! - There is no memory for a claim, or no address for a mapping. The exclusive writer then decides whether
 //!   the call fails.
