@@ -4,7 +4,8 @@
 //! the end of the first line, and at most 100 columns (`help_tests.rs`). The longer help texts are in
 //! `help.rs`, the work is in `command/`. Shell completions and manual pages are made from this definition
 //! (`command/manual.rs`). An invalid value is refused here; a combination that clap cannot express is refused
-//! in `check`. The tests are in `cli_tests.rs`.
+//! in `check`. A new argument needs a field in the struct of its subcommand, and a case in `cli_tests.rs`. A
+//! new subcommand also needs a variant of [`Command`]; `command/mod.rs` lists the other places.
 
 use crate::help;
 use clap::builder::PossibleValuesParser;

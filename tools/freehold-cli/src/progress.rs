@@ -17,7 +17,7 @@ const SAMPLE: u64 = 20_000;
 
 /// A progress bar on standard error, removed when dropped.
 ///
-/// The thread that coordinates a replay draws the bar between two segments, while no time is measured.
+/// The thread that coordinates a replay draws the bar between two segments, when no time is measured.
 pub struct Bar {
     /// The bar, hidden if nothing is to be shown.
     bar: ProgressBar,

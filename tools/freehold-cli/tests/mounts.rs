@@ -3,7 +3,8 @@
 //!
 //! The ignored test is the program that the other test records, in a mount namespace of its own (`unshare`).
 //! Without the right to mount, or without the kernel's tracing, the test passes and checks nothing. The
-//! fixtures are in `record.rs`.
+//! fixtures are in `record.rs`. `freehold-replay/tests/mounts.rs` tests the rule itself with written
+//! recordings.
 
 use super::{is_by_the_kernel, record, replay, text_of};
 use rustix::fs::ftruncate;

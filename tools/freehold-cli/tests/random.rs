@@ -2,11 +2,12 @@
 //! Linux's answers.
 //!
 //! The test makes few calls by default. With `FREEHOLD_EFFORT=long` it makes a hundred thousand calls of each
-//! kind. The recordings are strace output. With `FREEHOLD_EFFORT=long`, the test also records with the
-//! kernel's tracing if the machine allows it.
+//! kind. The recordings are strace output; a long run also records with the kernel's tracing if the machine
+//! allows it.
 //!
 //! A recording does not determine every answer, and the replay does not detect all such cases yet. A long run
-//! may therefore contain a bounded number of differences. Never lower these bounds.
+//! may therefore contain a bounded number of differences. The constants `RARE_*` are the bounds: a lower
+//! value permits more differences, so never lower a value.
 //!
 //! The program that makes the calls is this test program, started with the options of `examples/random`. A
 //! failure prints the seed and the kind of calls: `--seed` and `--mix` of the example make the same calls

@@ -3,7 +3,8 @@
 //! The recorder reads such structures with BPF programs (`freehold-record/src/pointed.rs`). The tests record
 //! small programs that pass structures in absent pages. They then search each recording for the contents of
 //! the structures, and replay the recording. The fixtures are in `record.rs`. Without the right to trace the
-//! kernel, the tests pass and check nothing.
+//! kernel, the tests pass and check nothing. A new structure of `pointed.rs` needs a program that passes the
+//! structure in an absent page, and its expected line.
 
 use super::{API, REGISTER, UNREGISTER, is_by_the_kernel, record_program, replay};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, userfaultfd};

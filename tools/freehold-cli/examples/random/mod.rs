@@ -17,6 +17,9 @@
 //! - `--mix outsider`: calls that do not depend on that generator's choice of calls and arguments, in
 //!   ordinary processes (`outsider.rs`)
 //! - `--no-mseal`: leaves out mseal, which old versions of strace do not know
+//!
+//! A new option needs a field of `Plan` and an arm in `plan`. A new call belongs in
+//! `freehold-model/src/generate.rs` (mix `model`) or in `outsider.rs` (mix `outsider`).
 
 mod outsider;
 mod raw;

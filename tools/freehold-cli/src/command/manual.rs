@@ -2,7 +2,8 @@
 //!
 //! The scripts and the pages are generated from the definition of the command line (`cli.rs`, `help.rs`), so
 //! nothing is written by hand here. `completions_cover_subcommands_and_options` and
-//! `manual_pages_are_generated_for_all_subcommands` (`tests/command.rs`) check the output.
+//! `manual_pages_are_generated_for_all_subcommands` (`tests/command.rs`) check the output. A new subcommand
+//! or option needs no change here.
 
 use super::{cannot_write, say};
 use crate::cli::{Cli, CompletionsArgs, ManArgs};

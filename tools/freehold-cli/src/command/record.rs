@@ -2,7 +2,7 @@
 //!
 //! All output is on standard error, because standard output belongs to the recorded command. The exit status
 //! is that of the command; `main.rs` turns an error of the recorder into 125. `tests/record.rs` records
-//! programs with the built command.
+//! programs with the built command. A new kind of [`Notice`] needs an arm in [`run`].
 
 use crate::cli::RecordArgs;
 use freehold_record::{Notice, Options, Written, record};

@@ -6,7 +6,8 @@
 //! 3. Writes the text, the JSON, the Markdown document and the page, as requested.
 //!
 //! With `--markdown`, an existing document keeps its part about the kernel, which `cargo xtask boot --bench`
-//! writes. The tests are in `tests/reproduce.rs`.
+//! writes. The tests are in `tests/reproduce.rs`. A new output format is opened in [`run`] before the
+//! experiments run, and added to `files` there.
 
 use super::{UNUSABLE, cannot_write, is_broken_pipe, output, say};
 use crate::cli::ReproduceArgs;
