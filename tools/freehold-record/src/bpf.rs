@@ -4,7 +4,8 @@
 //! them, and load them with [`program`]. Before the kernel accepts a program, its verifier checks every load,
 //! store and loop, so a mistake here makes the load fail and the recorder continues without these reports. A
 //! [`Map`] is shared with the kernel: `pointed.rs` reads it while programs write to it. The instructions and
-//! calls are those of `linux/bpf.h` and bpf(2).
+//! calls are those of `linux/bpf.h` and bpf(2). No unit test loads a program; `record.rs` and `structures.rs`
+//! in `freehold-cli/tests` run the programs as root.
 #![expect(unsafe_code, reason = "every library for bpf(2) needs a compiler")]
 
 use std::io;

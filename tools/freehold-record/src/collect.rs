@@ -8,6 +8,10 @@
 //! result. The thread owns the buffers while it runs; [`Running::stop`] sets a flag and takes the buffers
 //! from the finished thread. [`Collected::merge`] decodes the pages and passes all reports to `write.rs`,
 //! ordered by time. The thread must not do more than copy: every delay lets the kernel's buffers fill up.
+//!
+//! A new source needs a field of `Work`, and `Work::round` must empty the source. Its reports and losses are
+//! appended to `Perf::found`, or merged in [`Collected::merge`]. `freehold-cli/tests/record.rs` tests
+//! collection and losses.
 
 use super::perf::{Again, Perf};
 use super::pointed::Pointed;

@@ -5,7 +5,10 @@
 //! kernel's own structures. The kernel describes the layout of its structures (BTF, in
 //! `/sys/kernel/btf/vmlinux`). Without that description, credentials are not recorded. `pointed.rs` attaches
 //! the program, whose instructions come from [`Layout::read`], and passes the values that the program has
-//! read to [`in_effect`]. The tests at the end parse a small description.
+//! read to [`in_effect`]. The tests at the end parse a small description. Another call that changes
+//! credentials needs an entry in [`CALLS`], and in `freehold-trace/src/strace/credentials.rs` for strace
+//! output. `credential_changes_are_recorded_as_capset` (`freehold-cli/tests/structures.rs`) records a
+//! program.
 
 use super::bpf::{END, Instruction, R, WORD, add, call, copy, load, set, skip_if_null, store};
 use anyhow::Context;

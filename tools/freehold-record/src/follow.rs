@@ -3,12 +3,13 @@
 //! `lib.rs` calls [`follow`], which returns when all followed processes have ended. `tracee.rs` has the
 //! ptrace calls, `proc.rs` reads a snapshot. A process is stopped for a snapshot at each exec and exit; at
 //! intervals all processes are stopped at once (a *freeze*). A thread is *standing* while it is stopped in a
-//! freeze.
+//! freeze, or with its whole process (SIGSTOP).
 //!
 //! The recorder stops following a thread when the thread is about to exit. A parent that waits for its child
 //! is therefore notified as soon as the child has ended, and not only after the recorder has waited for the
 //! child. The recorder must never wait for a process without a time limit, or the command hangs.
-//! `freehold-cli/tests/record.rs` tests this with real programs.
+//! `freehold-cli/tests/record.rs` tests this with real programs. A new kind of stop needs a variant of
+//! [`Stop`] (`tracee.rs`) and an arm in `Follower::one`.
 
 use super::mounts::Mounts;
 use super::perf::Again;

@@ -18,6 +18,9 @@
 //! replay checks nothing until the next execve. The crate prints nothing; it passes [`Notice`]s to the
 //! caller. Parsers and the assembly have tests next to them; `freehold-cli/tests/record.rs` records real
 //! programs, as far as the machine permits it.
+//!
+//! A new kind of report is decoded in the file of its source (the list above), has a variant of `RawKind`
+//! (`raw.rs`), and is handled in `assemble.rs`.
 #![deny(unsafe_code)]
 
 mod assemble;

@@ -4,7 +4,8 @@
 //! only the list of mounts shows the policy. `follow.rs` notes the mounts of each process while it is
 //! stopped, because a process may have a mount namespace of its own; `write.rs` asks for the policy of each
 //! recorded file by its device. If lists of mounts disagree, the policy is left out instead of guessed.
-//! `freehold-cli/tests/mounts.rs` records a program on a mount of its own.
+//! `freehold-cli/tests/mounts.rs` records a program on a mount of its own. A new value of the option `huge`
+//! needs a variant of `TmpfsHuge` in `freehold-trace/src/tmpfs.rs`.
 
 use freehold_trace::TmpfsHuge;
 use std::collections::BTreeMap;

@@ -4,8 +4,8 @@
 //! 2. [`Output::write`] writes a temporary file in the same folder, and renames it over the old file.
 //!
 //! [`Output::write_together`] does this for several files of one recording, and renames only when all are
-//! complete. The old file stays unchanged after an error. Pipes and terminals are written in place. The
-//! recorder and `freehold-cli` write all their files in this way. The tests are in `output_tests.rs`.
+//! complete. An error while writing leaves the old files unchanged. Pipes and terminals are written in place.
+//! The recorder and `freehold-cli` write all their files in this way. The tests are in `output_tests.rs`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -61,13 +61,14 @@ impl Output {
     ///
     /// # Errors
     ///
-    /// Fails with the system's error, and leaves the files unchanged.
+    /// Fails with the system's error. Leaves all files unchanged if a temporary file cannot be written. If a
+    /// rename fails, the files before it in the list are already replaced.
     pub fn write_together(files: &[(&Output, &[u8])]) -> io::Result<()> {
         let prepared = files.iter().try_for_each(|(output, contents)| output.prepare(contents));
         let written = prepared.and_then(|()| files.iter().try_for_each(|(output, _)| output.commit()));
         if written.is_err() {
-            // Errors are ignored: some of the temporary files may not exist, and there is nothing to do if
-            // one cannot be removed.
+            // Errors are ignored: some temporary files may not exist, and an error of the removal has no
+            // remedy.
             files.iter().for_each(|(output, _)| _ = fs::remove_file(output.beside()));
         }
         written

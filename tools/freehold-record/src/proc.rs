@@ -3,7 +3,8 @@
 //!
 //! `follow.rs` calls [`snapshot`] at an exec, at an exit and at a freeze. Sources: `smaps` for VMAs, `status`
 //! for sizes, `pagemap` (the ioctl PAGEMAP_SCAN) for present pages, `limits` for resource limits. The parsers
-//! take the contents of files, so that tests (`proc_tests.rs`) need no process.
+//! take the contents of files, so that tests (`proc_tests.rs`) need no process. A new fact about a process
+//! also needs a field in `snapshot.rs`, a reader in `snap.rs` and a writer in `write.rs` of `freehold-trace`.
 #![expect(unsafe_code, reason = "an ioctl that no library supports")]
 
 use anyhow::{Context, bail};

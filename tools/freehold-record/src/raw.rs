@@ -4,7 +4,8 @@
 //! `collect.rs` sorts the reports of all sources by time; `assemble.rs` turns them into events of a
 //! recording. A report states one fact at one time, for example the entry of a call; its return is another
 //! report. This file has only the data types. A report may come from any thread of the machine; `assemble.rs`
-//! ignores reports of threads that are not recorded.
+//! ignores reports of threads that are not recorded. A new kind of report needs an arm in the decoder of its
+//! source and an arm in `Assembler::report`.
 
 use freehold_trace::{CallName, Limits};
 use std::ops::Range;

@@ -6,7 +6,8 @@
 //! it. `freehold-trace/src/strace/` reads the output.
 //!
 //! A call that the reader supports must also be in [`CALLS`]. The help and the documents quote the command
-//! line; `help_tests.rs` of `freehold-cli` compares them.
+//! line; `help_tests.rs` of `freehold-cli` compares them. `freehold-cli/tests/record.rs` and
+//! `freehold-cli/tests/random.rs` record with strace.
 
 use super::write::{self, Names};
 use super::{Notice, command, proc, tracee};

@@ -7,7 +7,8 @@
 //! 4. `follow.rs` takes the stops of the threads from [`next`], and continues each thread with [`go_on`].
 //!
 //! Only the thread that called [`seize`] may use the functions on stopped threads, as ptrace requires. A
-//! stopped thread must be continued or released on every path, or the command hangs.
+//! stopped thread must be continued or released on every path, or the command hangs. This file has no tests
+//! of its own: `freehold-cli/tests/record.rs` follows real programs, and ends them by signals.
 #![expect(unsafe_code, reason = "fork, and ptrace, for which no library supports every signal")]
 
 use anyhow::{Context, bail};
