@@ -3,7 +3,8 @@
 //!
 //! Input: a [`Plot`] of the findings. Output: an SVG element, drawn by the crate plotters, which `page.rs`
 //! puts into its page. The range of each axis is a [`Span`] (`span.rs`). A plot is drawn twice, for large
-//! windows and for small ones ([`Shape`]).
+//! windows and for small ones ([`Shape`]). A plot with more lines than [`LOOKS`] repeats looks. The tests
+//! (`draw_tests.rs`) search the text of the element.
 
 use super::findings::{Axis, Line, Plot, Point};
 use super::span::Span;
@@ -12,8 +13,8 @@ use plotters::coord::cartesian::Cartesian2d;
 use plotters::element::{DashedPathElement, DynElement};
 use plotters::prelude::*;
 
-/// The window for which a plot is drawn. The letters have a readable size in each shape, so one drawing is
-/// not a scaled copy of the other.
+/// The window for which a plot is drawn. Letters must be readable in both shapes, so each shape is drawn
+/// separately instead of being scaled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// A large window. The legend is beside the plot.

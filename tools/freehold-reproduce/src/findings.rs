@@ -4,7 +4,8 @@
 //! Experiments create [`Findings`]. The JSON of `freehold reproduce --json` serialises these types, so
 //! renaming a field changes that format. A row has one cell for each column after the first;
 //! `experiments/tests.rs` checks this for every table. A measured cell keeps the values of all turns
-//! ([`Figure`]); a published cell has one value.
+//! ([`Figure`]); a published cell has one value. A new kind of cell needs an arm in `Cell::figure`, in
+//! `text::parts` and in `Page::class`.
 
 use super::measure::Figure;
 use super::unit::Unit;

@@ -2,7 +2,8 @@
 //!
 //! Experiments measure the host beside the designs of the engine, so that a reader can judge the engine's
 //! absolute times. [`Area`] is a mapping with the operations that experiments time. The functions measure
-//! only the system call itself, and return its duration. An area unmaps itself when dropped.
+//! only the system call itself, and return its duration. An area unmaps itself when dropped. Unsafe code of
+//! this crate is only here and in `interrupt.rs`.
 
 #![expect(unsafe_code, reason = "calls the host kernel")]
 
@@ -35,8 +36,8 @@ impl Area {
         Ok(Area { at, bytes, apart: false })
     }
 
-    /// Maps memory as a separate VMA with pages of 4 KiB only, because the engine's memory in the comparison
-    /// has only such pages.
+    /// Maps memory as a separate VMA that has only pages of 4 KiB, like the engine's memory in the
+    /// comparison.
     ///
     /// # Errors
     ///

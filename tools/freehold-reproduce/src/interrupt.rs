@@ -3,7 +3,7 @@
 //! `work.rs` calls [`watch`] before it starts the thread of the experiments, and [`stop`] when the run ends.
 //! The signals are blocked in the calling thread and in threads that start later; a separate thread waits for
 //! them. [`watch`] must run before other threads start: a signal that reaches an earlier thread would end the
-//! process without a report.
+//! process without a report. `freehold-cli/tests/reproduce.rs` interrupts runs with real signals.
 #![expect(unsafe_code, reason = "sigwait and signal masks have no safe wrapper among the dependencies")]
 
 use std::mem;

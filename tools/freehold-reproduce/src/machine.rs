@@ -1,7 +1,8 @@
 //! The machine of a run.
 //!
-//! Every report begins with these facts, because times depend on them. [`Facts::here`] reads them from
-//! /proc. A simulated machine describes itself elsewhere (`executor/fibers.rs`).
+//! Every report begins with these facts, because times depend on them. [`Facts::here`] reads them from /proc.
+//! A simulated machine describes itself elsewhere (`executor/fibers.rs`). A new fact needs a field of
+//! [`Facts`], and its words in [`Facts::text`].
 
 use freehold_replay::units;
 use serde::Serialize;

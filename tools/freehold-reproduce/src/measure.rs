@@ -3,7 +3,8 @@
 //!
 //! Experiments call [`in_turns`], which runs the sides alternately so that slow changes of the host affect
 //! all sides, and [`figures`] to take one value out of the results. Ratios and changes are computed within a
-//! turn and then summarised. The unit of a figure is in the cell of its table (`unit.rs`).
+//! turn and then summarised. The unit of a figure is in the cell of its table (`unit.rs`). The tests are in
+//! `measure_tests.rs`.
 
 use super::executor;
 use serde::Serialize;

@@ -3,7 +3,7 @@
 //! `Plan::check` in `lib.rs` calls [`check`] for each experiment before a run starts, because an experiment
 //! that runs out of memory would waste the time of the run. `Experiment::memory` estimates the need, mostly
 //! with [`of_phantom`]; an estimate that is too low lets the host run out of memory. `scale.rs` decides with
-//! [`available`] whether the host is measured too.
+//! [`available`] whether the host is measured too. The tests are in `memory_tests.rs`.
 
 use freehold_replay::units;
 use std::fs;

@@ -2,7 +2,7 @@
 //!
 //! Input: the [`Report`] of a run. Output: an HTML text with style sheet and plots (SVG) inside, which needs
 //! no network. The template `templates/report.html` calls the functions of [`Page`]; `text.rs` formats the
-//! cells and `draw.rs` the plots.
+//! cells and `draw.rs` the plots. `text_tests.rs` renders a page.
 
 use super::draw::{self, Shape};
 use super::findings::{Cell, Findings, Plot, Table};

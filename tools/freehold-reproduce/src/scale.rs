@@ -3,7 +3,9 @@
 //! A [`Scale`] holds the choices of the command line (quick or full, number of turns, processors, sizes,
 //! host, threads, design). `freehold-cli` and `examples/simulate.rs` create it, and every experiment gets
 //! sizes, numbers of threads, and durations from it, so that one option has the same effect on all
-//! experiments. A scale does not change during a run.
+//! experiments. A scale does not change during a run. A new option needs a field, which
+//! `command/reproduce.rs` of `freehold-cli` and `examples/simulate.rs` set. The tests are in
+//! `scale_tests.rs`.
 
 use super::executor::Place;
 use super::memory;

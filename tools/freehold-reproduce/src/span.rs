@@ -1,7 +1,8 @@
 //! The range of an axis, and the positions of its marks.
 //!
 //! `draw.rs` passes a [`Span`] to the crate plotters as the coordinate of an axis. [`Span::over`] chooses the
-//! range from the values; the marks are round numbers on a linear axis, and powers on a logarithmic axis.
+//! range from the values; the marks are round numbers on a linear axis, and powers on a logarithmic axis. The
+//! tests are in `span_tests.rs`.
 
 use super::findings::Axis;
 use super::unit::Unit;

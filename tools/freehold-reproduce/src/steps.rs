@@ -3,7 +3,8 @@
 //!
 //! An experiment wraps each measured piece of work in [`Steps::step`] with its expected seconds. The line is
 //! redrawn between steps and never during a step, so that drawing does not disturb a measurement. The
-//! estimate of the remaining time depends on how long the finished steps took.
+//! estimate of the remaining time depends on how long the finished steps took. `experiments/tests.rs`
+//! compares the expected seconds of the steps with those of the experiment.
 
 use super::executor;
 use super::experiments::Experiment;
@@ -17,8 +18,8 @@ use std::time::{Duration, Instant};
 /// Number of units of the progress bar that stand for one second.
 const SCALE: f64 = 1000.0;
 
-/// Progress on standard error. The thread that coordinates the experiments writes the progress between two
-/// steps, while nothing is measured.
+/// Progress on standard error. The thread of the experiments writes the progress between two steps, when
+/// nothing is measured.
 pub struct Steps {
     /// The progress bar. Removed at the end, and hidden without a terminal.
     bar: ProgressBar,

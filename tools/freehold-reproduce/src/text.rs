@@ -2,7 +2,7 @@
 //!
 //! Input: [`Findings`] of each experiment, or the [`Report`] of a run. Output: strings. `page.rs` makes the
 //! page for a browser from the same parts, and `draw.rs` makes the plots. A measured cell shows the median of
-//! the turns and their spread.
+//! the turns and their spread. The tests compare stored texts (`text_tests.rs`).
 
 use super::Report;
 use super::findings::{Cell, Findings, Table};
@@ -11,8 +11,8 @@ use super::unit::Unit;
 use freehold_replay::table::{Layout, wrapped};
 use freehold_replay::units;
 
-/// Returns the text of a cell: the median, and half the distance between the extremes of the turns. Instead
-/// of the half distance, the text contains both extremes if they are far apart, or if the cell is a change.
+/// Returns the text of a cell: the median, and half the distance between the extremes of the turns. If the
+/// extremes are far apart, or if the cell is a change, the text contains both extremes instead.
 pub fn cell(cell: &Cell) -> String {
     match parts(cell) {
         (value, None) => value,

@@ -2,7 +2,8 @@
 //!
 //! Every cell and axis of the findings has a [`Unit`]. Texts, documents and pages format values with
 //! [`Unit::text`], plots with [`Unit::tick`] and [`Unit::of_axis`]. Times are stored in nanoseconds and sizes
-//! in bytes. Only the text form has larger units, such as ms and KiB.
+//! in bytes. Only the text form has larger units, such as ms and KiB. A new unit needs a variant of [`Unit`],
+//! an arm in [`Unit::text`] and [`Unit::of_axis`], and a line in `unit_tests.rs`.
 
 use freehold_replay::units;
 use serde::Serialize;

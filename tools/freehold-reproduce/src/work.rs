@@ -4,6 +4,7 @@
 //! `lib.rs` calls [`Work::begin`] and then [`Work::each`]. After each experiment the working thread waits
 //! until the starting thread has printed the findings, so nothing is printed while an experiment measures.
 //! After a signal, the starting thread does not wait for the working thread.
+//! `freehold-cli/tests/reproduce.rs` tests an interrupted run.
 
 use super::executor;
 use super::experiments::Experiment;

@@ -3,7 +3,8 @@
 //!
 //! The loads run with tiny sizes on one and four processors of a simulated machine (`figures`). One test runs
 //! nearly all experiments; the other runs one experiment in two processes, and compares the figures. Figures
-//! that differ mean that the engine or a load depends on addresses or on the host's time.
+//! that differ mean that the engine or a load depends on addresses or on the host's time. A new experiment is
+//! included automatically, unless its name is excluded in the first test.
 #![cfg(sim)]
 
 use freehold_reproduce::{Place, Plan, Scale};

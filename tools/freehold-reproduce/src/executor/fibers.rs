@@ -5,7 +5,7 @@
 //! [`alone`] and [`for_a_while`] run tasks on a simulated machine, and add the report of the run to the
 //! current side ([`side`]). *Lost* time is the time for which processors waited for a cache line; [`hottest`]
 //! names the fields on whose lines most time was lost. The state (place, clock, lost time) is thread-local:
-//! experiments run on one thread.
+//! experiments run on one thread. `tests/sim_experiments.rs` (`cargo xtask sim`) runs this file.
 
 use super::Stop;
 use crate::findings::{Cell, Row, Table};

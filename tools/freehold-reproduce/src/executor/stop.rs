@@ -1,6 +1,6 @@
 //! Tells each thread of a load when the turn ends. The function `for_a_while` of the executors passes a
 //! [`Stop`] to each thread; the load checks the [`Stop`] between two operations, and returns when the turn is
-//! over.
+//! over. A load that never calls [`Stop::is_told`] does not end. Both executors use this file.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -3,8 +3,8 @@
 //!
 //! Sides: the four designs of munmap. [`Case`] names the access patterns of the published test. In a turn,
 //! each thread maps its part of a file, touches every page and unmaps, until the time is over; faults are
-//! counted. A long munmap under the mmap lock lowers the rate of the cases with one process and many
-//! threads.
+//! counted. A long munmap under the mmap lock lowers the rate of the cases with one process and many threads.
+//! A new access pattern needs a variant of [`Case`], an entry in `Case::ALL`, and its part of `passes`.
 
 use super::{Experiment, published};
 use crate::executor::Stop;

@@ -4,7 +4,8 @@
 //! Sides: the two designs of [`HugetlbLock`], on a machine with a pool of huge pages. In a turn, each process
 //! maps the file, writes to each page and unmaps, until the time is over. The findings are faults per second,
 //! waits for the locks, the longest wait, and the number of page tables, which shows if tables were shared.
-//! `published.rs` has the published figures.
+//! `published.rs` has the published figures. A new arrangement of the processes needs a variant of [`Place`]
+//! and an entry in `others` of `run`.
 
 use super::{Experiment, published};
 use crate::executor::Stop;

@@ -2,7 +2,8 @@
 //!
 //! Measures the three lock designs of [`FileRmap`]. For each number of tasks, `tasks.rs` builds one set of
 //! tasks per design and runs each load in turns. The findings compare the rates with the figures that were
-//! published for Linux (`published.rs`), and list the waits for the lock.
+//! published for Linux (`published.rs`), and list the waits for the lock. A new load is a variant of [`Load`]
+//! (`tasks.rs`), and needs an entry in [`LOADS`] and a title in `findings`.
 
 use super::tasks::{Load, Tasks};
 use super::{Experiment, published};

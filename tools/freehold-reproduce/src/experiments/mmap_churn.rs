@@ -4,7 +4,8 @@
 //! and unmaps them, for the time of a turn. The findings are the operations per second for each number of
 //! threads, the waits for the mmap lock, and the time of each single operation (`single.rs`) in nanoseconds.
 //!
-//! `registry.rs` lists the experiment; `measure.rs` runs the sides in turns.
+//! `registry.rs` lists the experiment; `measure.rs` runs the sides in turns. A new single operation belongs
+//! in `single.rs`.
 
 use super::Experiment;
 use super::single::Single;

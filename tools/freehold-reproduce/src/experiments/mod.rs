@@ -5,11 +5,14 @@
 //! An experiment creates its *sides*, which are the compared lock designs and sometimes the host. It measures
 //! all sides in each turn (`in_turns` in `measure.rs`), with every measured piece of work inside
 //! `Steps::step`, and returns tables and plots ([`Findings`]). The tables show the sides next to the
-//! published figures (`published.rs`). `single.rs`, `tasks.rs` and `victim.rs` contain loads that three of
-//! the experiments run.
+//! published figures (`published.rs`). `single.rs`, `tasks.rs` and `victim.rs` contain the loads of
+//! `mmap_churn.rs`, `i_mmap.rs` and `munmap_stall.rs`.
 //!
 //! A new experiment needs a line in `registry.rs`, a default machine in `examples/simulate.rs`, and a test in
 //! `tests.rs`, which also checks that [`Experiment::seconds`] is the sum over the steps.
+//!
+//! Two rules for [`Experiment::run`]: the name of a step ends in `, turn N`, because a simulation adds up the
+//! turns of a step under the rest of the name; and nothing is printed while a step runs.
 
 mod fault_throughput;
 mod hugetlb;

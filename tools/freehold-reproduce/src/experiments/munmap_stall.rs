@@ -2,9 +2,9 @@
 //! `ps` that hung for more than 120 seconds.
 //!
 //! Each turn: victims (`victim.rs`) repeat an operation on some threads, first alone, then while one thread
-//! unmaps a large populated range. The findings show the median and the longest time of the operation in
-//! both phases, for each lock design of munmap and for the host. A design is good if the longest time does
-//! not grow with the size of the munmap.
+//! unmaps a large populated range. The findings show the median and the longest time of the operation in both
+//! phases, for each lock design of munmap and for the host. A design is good if the longest time does not
+//! grow with the size of the munmap. A new victim belongs in `victim.rs`, a new design in `DESIGNS`.
 
 use super::Experiment;
 use super::victim::{Operation, Victim};
@@ -173,7 +173,7 @@ fn alone(scale: &Scale) -> Duration {
     if scale.place.simulated().is_some() { scale.turn / 4 } else { ALONE.min(25 * scale.turn) }
 }
 
-/// Returns the number of concurrent victims. A simulated machine has one victim on each processor except the
+/// Returns the number of concurrent victims. On a simulated machine, each processor runs a victim, except the
 /// processor that runs the munmap. On a host there is one victim, because several victims would compete for
 /// processors.
 fn victims(scale: &Scale) -> usize {

@@ -4,7 +4,8 @@
 //! Sides: the designs of [`FaultLock`] and the host. All threads start together, write to each page of their
 //! memory once, and unmap; only the faults are timed. The findings are two rates next to the published
 //! figures (`published.rs`). Faults per second of one thread's processor time show the cost of a fault;
-//! faults per second of all threads together show how well faults scale.
+//! faults per second of all threads together show how well faults scale. A new [`FaultLock`] needs a name in
+//! [`SIDES`].
 
 use super::{Experiment, published};
 use crate::executor::{Barrier, Instant, thread_time, together};

@@ -4,7 +4,8 @@
 //! [`Tasks::new`] creates a number of processes that all map four libraries and a data file, so that the
 //! reverse map of each file is long. [`Tasks::turn`] runs the jobs of a [`Load`] on threads and reads the
 //! statistics of the file locks. Only one job out of a fixed number does rare work (migration, truncation,
-//! holes), at different times on different threads.
+//! holes), at different times on different threads. A new load needs a variant of [`Load`] and a [`Job`],
+//! which [`Tasks::turn`] selects.
 
 use crate::executor::{Instant, Stop};
 use crate::load::{ANON, GIB, Open, PAGE, RW, World, fault_in};
@@ -141,8 +142,8 @@ impl Tasks {
     }
 
     /// Runs the jobs of one thread until the end of the turn. Returns the counted work per second of the
-    /// thread's own time. The time of the whole turn would be too long if another thread's last job has to
-    /// wait.
+    /// thread's own time. The time of the whole turn is too long for this rate: it includes the wait for the
+    /// last job of the slowest thread.
     fn jobs(&self, thread: usize, stop: &Stop, job: Job) -> anyhow::Result<f64> {
         let (started, mut jobs, mut done) = (Instant::now(), 0u64, 0u64);
         while !stop.is_told() {

@@ -2,8 +2,10 @@
 //! expected tables and directions of change.
 //!
 //! `run` checks the properties that all experiments share: figures are finite, rows have a cell for each
-//! column, lines of text fit, and the steps take the seconds that the experiment promised. The tests of the
-//! experiments check single medians (`median`). With turns of 3 ms they must not compare speeds.
+//! column, lines of text have at most 100 columns, and the expected seconds of the steps add up to those of
+//! the experiment. The tests of the experiments check single medians (`median`). With turns of 3 ms they must
+//! not compare speeds. A new experiment needs a test here that calls `run` with its name.
+//! `tests/sim_experiments.rs` tests virtual time.
 
 use super::*;
 use crate::findings::{Cell, Table};

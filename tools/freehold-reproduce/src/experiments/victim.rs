@@ -2,7 +2,8 @@
 //!
 //! `munmap_stall.rs` runs one victim on each of some threads while another thread unmaps memory, and records
 //! the times of the victim's operations. Long times show that a lock of the munmap stops other tasks. A
-//! victim works on the engine ([`Victim::on`]) and on the host ([`Victim::on_host`]).
+//! victim works on the engine ([`Victim::on`]) and on the host ([`Victim::on_host`]). A new victim needs a
+//! variant of [`Victim`], an entry in `Victim::ALL`, and an arm in each of its functions.
 
 use crate::executor::Instant;
 use crate::host::Area;

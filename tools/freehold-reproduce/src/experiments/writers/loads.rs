@@ -6,6 +6,10 @@
 //!
 //! The part of a CPU begins at `BASE + cpu * PART`. At offset `OWN` is the area that the CPU changes, and at
 //! offset `WATCHED` the area that the CPU only reads.
+//!
+//! A new operation needs a variant of [`Load`], or of [`Watched`] if it is timed on one CPU, an entry in its
+//! `ALL`, and an arm in its functions. An operation must restore the part of its CPU, because turns repeat
+//! it.
 
 use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
