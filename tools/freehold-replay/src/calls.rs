@@ -7,7 +7,8 @@
 //!
 //! Arguments are passed on as recorded. The engine must refuse invalid arguments like Linux. An argument that
 //! the engine's types cannot express gets the errno that Linux returns. To replay another system call, add an
-//! arm to [`answer`]; a call without an arm is counted as not checked.
+//! arm to [`answer`]; a call without an arm is counted as not checked. Cases of calls belong in
+//! `tests/small.rs` (any recording) and `tests/strace.rs` (strace output).
 
 use super::TASK_SIZE;
 use super::answers::returned;

@@ -14,7 +14,8 @@
 //!
 //! In names, *ours* is the engine's side, *theirs* is Linux's, and *untold* means not recorded. If too much
 //! counts as not recorded, defects of the engine stay hidden, so `tests/small.rs` also replays snapshots with
-//! errors, each of which must be found.
+//! errors, each of which must be found. A new property of a VMA belongs in both `show_area` and `show_line`,
+//! which must give equal texts for equal VMAs.
 
 use super::contents;
 use super::findings::Findings;

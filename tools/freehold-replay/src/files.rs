@@ -8,7 +8,8 @@
 //! and at most the pages around these pages.
 //!
 //! `perform.rs` calls [`read_ahead`] before each fault, and `reached.rs` keeps the bounds. `resident.rs`
-//! compares snapshots with them.
+//! compares snapshots with them. Too few assumed pages lead to false differences, unless `resident.rs`
+//! explains the missing pages. `pages_of_files_are_compared` (`tests/small.rs`) checks both bounds.
 
 use super::reached::{AROUND, Around};
 use super::world::World;

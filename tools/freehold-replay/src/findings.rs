@@ -4,7 +4,8 @@
 //! Each worker has its own [`Findings`], so that no lock is needed; `perform.rs` and `compare.rs` add to it.
 //! After the run, `lib.rs` combines the results of all workers with [`Findings::merge`] and converts them to
 //! the public form (`outcome.rs`). A new result therefore needs a field here, a line in [`Findings::merge`],
-//! and a field in the `Outcome`.
+//! and a field in the `Outcome`. A new kind of step with a time of its own needs a variant of [`Other`] and
+//! its name in [`OTHERS`].
 
 use super::outcome::{Difference, Tally};
 use freehold_trace::CallName;

@@ -1,9 +1,10 @@
 //! The address spaces that tasks run in, and the progress of each task.
 //!
-//! An [`Image`] is one process of the engine with what the comparison knows about its memory. Several tasks
-//! may share an image, and workers use it concurrently: `Arc` counts the users, and each part has its own
-//! lock or atomics. A new part that tasks change needs a lock or atomics too. `perform.rs` creates images at
-//! execs and forks. [`Task`] is owned by one worker at a time (`run.rs`).
+//! An [`Image`] is one process of the engine, with the facts about its memory that comparisons need. Several
+//! tasks may share an image, and workers use it concurrently: `Arc` counts the users, and each part has its
+//! own lock or atomics. A new part that tasks change needs a lock or atomics too. `perform.rs` creates images
+//! at execs and forks. [`Task`] is owned by one worker at a time (`run.rs`). `Performer::new_task` sets the
+//! parts of a child after a fork.
 
 use super::contents::Lineage;
 use super::grown::Holes;

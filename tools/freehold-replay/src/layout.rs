@@ -3,7 +3,8 @@
 //!
 //! Linux chooses the base at random, so the recording shows it only by the mapping that Linux placed first;
 //! `place.rs` describes this. `start.rs` gives both values to the new address space. If [`base`] does not
-//! find the two values, `perform.rs` does not compare the addresses that the kernel chose.
+//! find the two values, `perform.rs` does not compare the addresses that the kernel chose. The tests are in
+//! `layout_tests.rs`.
 
 use freehold::space::{LEGACY_BASE, Layout};
 use freehold_trace::Area;

@@ -20,7 +20,11 @@
 //! | snapshot | the kernel's list of the VMAs and pages of one process; a snapshot *taken in haste* has no flags, sizes and pages |
 //! | difference | an answer of the engine that Linux cannot have given, according to the recording |
 //! | set aside, not checked | left out of the comparison and counted with a reason, because the recording does not determine the answer (`freehold_trace::plan::aside`) |
-//! | image | an address space of the replay, with what the comparison knows about its memory (`image.rs`) |
+//! | image | an address space of the replay, with the facts about its memory that comparisons need (`image.rs`) |
+//!
+//! A new call is replayed in `calls.rs`, and a new kind of step in `perform.rs`. A new rule about answers
+//! belongs in `refused.rs`, and a new rule about snapshots in `compare.rs` or `resident.rs`. `tests/main.rs`
+//! lists the tests; each rule needs a recording that matches Linux and a recording that differs.
 #![deny(unsafe_code)]
 
 mod answers;

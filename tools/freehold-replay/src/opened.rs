@@ -8,7 +8,8 @@
 //!
 //! Workers use files concurrently, so the seals and the table of an `Opened` have locks of their own. After a
 //! change that may remove pages, [`World::change`] updates the expected pages of every mapping of the file
-//! (`reached.rs`); otherwise later snapshots would differ.
+//! (`reached.rs`); otherwise later snapshots would differ. Another call that changes a file needs an arm in
+//! [`Opened::change`]. `freehold-cli/tests/record.rs` replays recorded changes of files.
 
 use super::image::Image;
 use super::length;

@@ -1,6 +1,7 @@
-//! Options of a replay, which `freehold-cli`, `examples/simulate_replay.rs` and tests set. They do not change
-//! during a replay. `lib.rs` starts a replay again with another option if the recording needs memory with
-//! contents or protection keys.
+//! Options of a replay, which `freehold-cli`, `examples/simulate_replay.rs` and tests set. The options do not
+//! change during a replay. `lib.rs` starts a replay again with another option if the recording needs memory
+//! with contents or protection keys. A new option that users may set also needs an argument in `freehold-cli`
+//! (`cli.rs`, `command/replay.rs`).
 
 use super::locking::Design;
 use super::workers::Workers;

@@ -5,7 +5,8 @@
 //! `None` if the recording does not contain it.
 //!
 //! The JSON report serialises some of these types: times are in nanoseconds, and a key that holds a time ends
-//! in its unit. Renaming a serialised field changes the format of that report (`report/json.rs`).
+//! in its unit. Renaming a serialised field changes the format of that report (`report/json.rs`). A new field
+//! is also needed in the outcomes of `report/mod_tests.rs`.
 
 use crate::locking::Design;
 use serde::{Serialize, Serializer};
@@ -37,8 +38,8 @@ pub struct Outcome {
     /// same pages. Any other VMA is a difference, unless it has all pages that the recorded faults prove and
     /// only pages that the recorded faults explain.
     pub file_vmas: Tally,
-    /// Calls for which the kernel chose an address, and for which the engine, in the same state, chose one
-    /// too.
+    /// Calls for which the kernel chose an address, and for which the engine chose an address in the same
+    /// state.
     pub placed: Tally,
     /// The first differences, in the order of the recording.
     pub differences: Vec<Difference>,

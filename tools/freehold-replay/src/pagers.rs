@@ -8,7 +8,9 @@
 //!
 //! Each address space has one [`Pagers`] (`image.rs`), whose table has a lock of its own; `perform.rs` calls
 //! it for faults, calls and forks. A fork may copy registrations, and no event shows the copies. The address
-//! space of the child is therefore *doubted*.
+//! space of the child is therefore *doubted*. The tests are `pages_of_a_userfaultfd_are_supplied`
+//! (`tests/small.rs`), `registrations_that_a_fork_copies_are_not_compared` (`tests/untold.rs`) and others of
+//! these files.
 
 use super::TASK_SIZE;
 use super::answers::returned;

@@ -1,7 +1,8 @@
 //! Performs one step of a task on a virtual CPU, and compares its answer with Linux's.
 //!
-//! `run.rs` decides when a step may run, and calls [`Performer::step`] for it. A step is a fault, a call,
-//! the creation of a task, an exec, an exit, or a comparison with a snapshot:
+//! `run.rs` decides when a step may run, and calls [`Performer::step`] for it. A step is a fault, a call, the
+//! creation of a task, an exec, an exit, a comparison with a snapshot, or a change that another event
+//! implies, such as the length of a file. A step with a recorded answer runs in three parts:
 //!
 //! 1. The step is performed on the engine: by the virtual CPU (a fault) or by a call on the process.
 //! 2. The answer is compared with the recorded answer of Linux. `refused.rs` and `grown.rs` say which

@@ -8,7 +8,8 @@
 //!
 //! `perform.rs` calls [`chosen`] before a call, lets the engine choose with [`Chosen::make`], and compares.
 //! After a difference, [`Chosen::follow`] brings the mapping to Linux's address, so that later answers can be
-//! compared. `tests/places.rs` checks that equal and different addresses are both recognised.
+//! compared. `tests/places.rs` checks that equal and different addresses are both recognised. Another call
+//! for which the kernel chooses an address needs an arm in [`chosen`] and in [`Chosen::follow`].
 
 use super::answers::returned;
 use super::calls;
@@ -68,7 +69,7 @@ impl Chosen {
 
     /// Makes the call again with the other alignment of the file, and keeps that alignment if the engine then
     /// chooses Linux's address. Returns the engine's last address. Linux aligns a file of at least 2 MiB if
-    /// its file system can map huge pages. A recording does not show whether a file system can.
+    /// its file system can map huge pages, which no recording shows.
     fn aligned_otherwise(
         self,
         world: &World,

@@ -3,7 +3,7 @@
 //! Operations: PR_SET_MDWE, PR_SET_THP_DISABLE and PR_SET_MEMORY_MERGE, and their queries. `calls.rs` makes
 //! these calls on the process ([`answer`]); `perform.rs` carries the attributes over an exec with
 //! [`Inherited`]. prctl operations on single ranges (PR_SET_VMA) are not replayed. A new attribute that an
-//! exec inherits needs a field in [`Inherited`].
+//! exec inherits needs a field in [`Inherited`]. A new operation needs an arm in [`answer`].
 
 use super::answers::returned;
 use super::start;

@@ -4,7 +4,8 @@
 //! [`Reached`] belongs to one address space, and has a lock of its own because the tasks of the address space
 //! run concurrently. `perform.rs` updates it after each fault and call, `opened.rs` after a change of a file.
 //! `resident.rs` compares snapshots with these pages; `touched.rs` keeps the pages that recorded events have
-//! touched.
+//! touched. Linux must have a page that is `Faulted`, and may lack a page that came `Along` ([`MappedBy`]).
+//! The tests about pages of files in `tests/small.rs` check both.
 
 use super::TASK_SIZE;
 use super::workers::lock;

@@ -8,7 +8,8 @@
 //!
 //! The other functions say what the recording determines about an answer (`tells_*`) or about memory
 //! (`is_*`). A rule that is too generous hides a defect of the engine: `tests/limits.rs`, `tests/small.rs`
-//! and `tests/untold.rs` check that other refusals are differences.
+//! and `tests/untold.rs` check that other refusals are differences. A new reason needs an arm in [`refused`],
+//! a text in `freehold_trace::plan::aside`, and a case in these tests.
 
 use super::image::Image;
 use super::length;

@@ -14,6 +14,10 @@
 //! A worker that parks a task stores `wanted` and then loads `done`. A worker that finishes a step stores
 //! `done` and then loads `wanted`. All four accesses are sequentially consistent, so at least one of the
 //! workers sees the store of the other.
+//!
+//! Between tasks, only the waits of the plan give an order: state that steps of several tasks share needs its
+//! own lock. `findings_do_not_depend_on_the_options` (`tests/small.rs`) checks that the interleaving does not
+//! change the findings.
 
 use super::findings::Findings;
 use super::image::{Image, Task};

@@ -4,7 +4,8 @@
 //! of the machine decide which sizes the kernel may use; newer recordings contain these settings.
 //! [`Recorded`] reads the settings; [`World::tells_blocks`] says if the replay can compare the present pages
 //! of a mapping. `world.rs` keeps the settings; `opened.rs` calls [`allocate`] for fallocate, and
-//! `perform.rs` calls [`World::cut_huge`] after each call.
+//! `perform.rs` calls [`World::cut_huge`] after each call. `blocks_of_shared_memory_match_linux`
+//! (`tests/small.rs`) replays a recording with several sizes.
 
 use super::image::Image;
 use super::workers::lock;

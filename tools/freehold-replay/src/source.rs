@@ -2,7 +2,8 @@
 //!
 //! A replay reads its recording more than once: to estimate its length, to find settings, to plan, and once
 //! for each design. Standard input can be read only once, so [`Source`] keeps its bytes in memory. `lib.rs`,
-//! `tasks.rs` and `picture/` open recordings through it.
+//! `tasks.rs` and `picture/` open recordings through it. `freehold-cli/tests/command.rs` tests standard
+//! input.
 
 use freehold_trace::{Format, ReadError, Recording, Thp, shown_thp};
 use std::fs::File;

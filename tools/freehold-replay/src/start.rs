@@ -6,7 +6,9 @@
 //! 3. [`merge`] allows merging of equal pages if the image has inherited it.
 //!
 //! The snapshot is taken at the end of the execve, before the program runs. A start of unknown contents has
-//! an empty address space; [`assume`] maps memory when a later call shows that it existed.
+//! an empty address space; [`assume`] maps memory when a later call shows that it existed. A property of VMAs
+//! that an execve can create belongs in `map`; if [`start`] cannot map a VMA, the replay reports a difference
+//! of the exec.
 
 use super::layout;
 use super::world::{MEMORY, Mapped, World};

@@ -2,7 +2,7 @@
 //!
 //! Reports (`report/`, `tasks.rs`) build rows of texts, and [`Layout`] sets them: columns flush left or
 //! right, at most 100 columns wide. A wider table is split into several tables with the same first column.
-//! The contents of the cells do not matter here.
+//! The contents of the cells do not matter here. The tests are in `table_tests.rs`.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 

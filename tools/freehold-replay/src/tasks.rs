@@ -3,7 +3,8 @@
 //!
 //! [`Tasks::of`] reads all events once and keeps one entry for each task. `freehold-cli` prints the list
 //! (`--tasks`). If `--maps-at` names a task or a time without an address space, the error [`NoTask`] uses the
-//! list to say which tasks have one. Times are nanoseconds since the first event.
+//! list to say which tasks have one. Times are nanoseconds since the first event. The tests are in
+//! `tasks_tests.rs`.
 
 use crate::source::Source;
 use crate::table::{Layout, row};
@@ -12,7 +13,8 @@ use freehold_trace::{Event, Format, Kind, ReadError, Recording, Snapshot};
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Largest number of tasks that a message names. If there are more, the message says only how many more.
+/// Largest number of tasks that a message names. If there are more tasks, the message gives the number of the
+/// other tasks.
 const MAX_NAMED: usize = 12;
 
 /// All tasks of a recording.

@@ -22,7 +22,8 @@
 //! [`Touched`] belongs to one address space (`image.rs`) and has a lock of its own. `perform.rs` updates it
 //! after faults, calls and forks; `compare.rs` and `resident.rs` query it. If a touched page is missing here,
 //! a difference stays hidden. If a page is recorded here that no event has touched, the comparison reports a
-//! false difference.
+//! false difference. A call that brings in pages needs an arm in [`Touched::called`], and a call that frees
+//! pages an arm in `Touched::gone`.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;

@@ -4,7 +4,8 @@
 //! `perform.rs` calls [`transfer`] with the caller's process and the other process, both of the engine. The
 //! plan says which bytes recorded calls had written (`PlannedCall::written`); only these bytes must be equal.
 //! [`Moved`] holds the result and the first byte that differs. `contents.rs` is not involved: it checks only
-//! words that the replay itself stores.
+//! words that the replay itself stores. `wrong_bytes_are_reported_with_their_address` (`tests/strace.rs`)
+//! checks the comparison.
 
 use super::answers::returned;
 use super::calls::may_use;

@@ -2,7 +2,8 @@
 //!
 //! Reports, tables and pictures format all their numbers here, so that one quantity has one form. Pure
 //! functions from numbers to texts; a value that cannot be computed (a ratio to zero) is `None`. The JSON
-//! report does not use this file: it has plain numbers with a unit in the key.
+//! report does not use this file: it has plain numbers with a unit in the key. The tests are in
+//! `units_tests.rs`.
 
 use std::time::Duration;
 

@@ -4,7 +4,8 @@
 //!
 //! `compare.rs` calls [`without_untold`] before it compares VMAs, and counts the VMAs with removed attributes
 //! as not checked. The snapshot itself does not change. An attribute is removed only if the engine cannot
-//! know it; otherwise the comparison would miss a difference.
+//! know it; otherwise the comparison would miss a difference. Another such attribute needs a field of `Part`
+//! and of [`Untold`], and its reason in `compare::report`. `tests/untold.rs` has the tests.
 
 use super::image::Image;
 use super::pagers::{is_served, registered};

@@ -8,7 +8,8 @@
 //! Workers share the world by reference. Between segments the replay has exclusive access to the world. While
 //! a segment runs, only state behind a lock or in an atomic changes. The fields `tells_*` and `shows_*` say
 //! what the recording contains; comparisons leave out answers that depend on something that the recording
-//! lacks.
+//! lacks. A new recorded setting is applied in [`World::set_up`]; a new kind of mapped object is a variant of
+//! [`Mapped`].
 
 use super::Options;
 use super::image::{Image, Totals};
@@ -64,8 +65,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
-    /// Size in bytes up to which Linux never refuses a call because of overcommit, however much memory is
-    /// already promised.
+    /// Size in bytes up to which Linux never refuses a call because of overcommit. The size does not depend
+    /// on the memory that is already committed.
     pub(super) promises: u64,
     /// A process_vm_writev has written to addresses that are not recorded.
     pub(super) unseen_writes: bool,

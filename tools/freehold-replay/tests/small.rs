@@ -353,8 +353,9 @@ fn huge_pages_are_compared() {
 /// A file of 64 pages. 40 pages are mapped, starting at the fifth page of an aligned block of 16. The first
 /// fault maps 16 pages. The second maps the remaining twelve pages of the last block. The third is on a page
 /// that the first fault mapped in the replay but not on Linux, and maps the pages around it. The madvise
-/// (DONTNEED) unmaps the pages of its range. A second mapping of the file behaves like the first. A child has
-/// the pages of its parent in mappings with a private copy, such as the second.
+/// (DONTNEED) unmaps the pages of its range. A second mapping of the file behaves like the first, and gets a
+/// private copy of a page. A fork copies the entries of a mapping that has private copies, so the child has
+/// the pages of its parent there.
 const FILES: &str = "# file 2 262144 /lib/f
 10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
 11 0 1 F 7f0000004000 4 x1

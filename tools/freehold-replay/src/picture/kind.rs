@@ -1,8 +1,8 @@
 //! Kinds of memory and their appearance.
 //!
-//! `life.rs` classifies each VMA with [`Memory::of`], and `panel.rs`, `paint.rs` and the legend
-//! (`strips.rs`) draw the kinds. Each kind has a colour, a hatch and a CSS class; the style sheet is in
-//! `style.rs`. A new kind needs an entry in every function here.
+//! `life.rs` classifies each VMA with [`Memory::of`], and `panel.rs`, `paint.rs` and the legend (`strips.rs`)
+//! draw the kinds. Each kind has a colour, a hatch and a CSS class; the style sheet is in `style.rs`. A new
+//! kind needs an entry in every function here. [`Memory::of`] decides which VMAs have the new kind.
 
 use freehold_trace::plan::{Purpose, Vma};
 

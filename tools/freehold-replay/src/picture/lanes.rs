@@ -2,7 +2,8 @@
 //!
 //! A run may have thousands of short processes, and the picture has room for seven rows. [`lanes`] scores
 //! each process by lifetime and faults, chooses the best, and places them in rows, children below their
-//! parents. `draw.rs` draws the rows, and `strips.rs` counts the processes that are left out.
+//! parents. `draw.rs` draws the rows, and `strips.rs` counts the processes that are left out. The limits are
+//! the constants below. `mod_tests.rs` tests which processes are drawn.
 
 use super::life::{Life, Process};
 

@@ -6,7 +6,8 @@
 //! processes to draw, and `panel.rs` draws their blocks.
 //!
 //! Nothing is replayed on the engine: the recorded results of calls count as true. Events with impossible
-//! values must not cause a panic (`extreme_values_give_a_well_formed_picture` in `mod_tests.rs`).
+//! values must not cause a panic (`extreme_values_give_a_well_formed_picture` in `mod_tests.rs`). A new kind
+//! of event needs an arm in [`Life::event`].
 
 use super::coverage::{Block, Coverage};
 use super::kind::Memory;

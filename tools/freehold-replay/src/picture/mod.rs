@@ -14,6 +14,9 @@
 //! A *lane* shows one process. A *row* contains the lanes of processes that do not overlap in time. A *panel*
 //! shows one address space; a process has a panel for each address space that it began by a fork or an exec.
 //! A *block* is a range of one kind of memory from one time to another.
+//!
+//! The tests of the history and of the whole document are in `mod_tests.rs`. The output for one recording
+//! must not vary between runs.
 
 mod coverage;
 mod draw;

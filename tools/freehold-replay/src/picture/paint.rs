@@ -1,7 +1,8 @@
 //! Paints a panel: kinds of memory, faults on top, and names.
 //!
 //! `draw.rs` calls [`memory`], [`density`] and [`names`] in this order for each panel; each appends elements
-//! to the [`Svg`]. Colours are CSS classes of `style.rs`. A panel is not changed.
+//! to the [`Svg`]. Colours are CSS classes of `style.rs`. A panel is not changed. `Picture::draw` determines
+//! the order of the layers.
 
 use super::kind::Kind;
 use super::panel::{Panel, Place};

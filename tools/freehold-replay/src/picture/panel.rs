@@ -2,7 +2,8 @@
 //!
 //! Time runs from left to right, addresses from bottom to top. [`Panel::new`] rasterises the blocks of a
 //! [`Space`] (`life.rs`) into a [`Grid`] of memory kinds and a grid of fault counts; `scale.rs` maps
-//! addresses to heights. `paint.rs` draws the grids. A panel is plain data and does not change.
+//! addresses to heights. `paint.rs` draws the grids. A panel is plain data and does not change. A cell of
+//! memory shows the kind that covers the largest part of the cell.
 
 use super::kind::Kind;
 use super::life::Space;

@@ -2,7 +2,8 @@
 //!
 //! `panel.rs` fills a [`Grid`] with memory kinds and with fault counts; `paint.rs` draws one rectangle for
 //! many cells of equal value ([`Grid::rectangles`]), which keeps the SVG small. [`rectangle`] writes one
-//! rectangle as path data. Columns count from the left and rows from the top, both from 0.
+//! rectangle as path data. Columns count from the left and rows from the top, both from 0. The tests are in
+//! `raster_tests.rs`.
 
 use std::fmt::Write;
 

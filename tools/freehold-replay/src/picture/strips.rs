@@ -1,8 +1,9 @@
 //! The parts above and below the lanes: fault rates, other processes, time axis, legend.
 //!
 //! `draw.rs` calls these functions for the strips, from top to bottom, with the position of each. They read
-//! the data of the picture ([`Picture`]) and append elements to the [`Svg`]. The lanes between the strips
-//! are drawn by `paint.rs`.
+//! the data of the picture ([`Picture`]) and append elements to the [`Svg`]. The lanes between the strips are
+//! drawn by `paint.rs`. A new strip is a function here that `Picture::draw` (`draw.rs`) calls, with its
+//! height added to the document there.
 
 use super::draw::{LEFT, OTHERS, Picture, RATES, RIGHT, processes, rounded};
 use super::kind::Kind;

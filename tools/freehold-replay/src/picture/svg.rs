@@ -2,7 +2,8 @@
 //!
 //! [`Svg`] is a text under construction: `draw.rs`, `paint.rs` and `strips.rs` append elements, and
 //! [`Svg::finish`] closes the document. Positions are in pixels of the picture, from the upper left. Texts
-//! are escaped here, so a name in a recording cannot break the document.
+//! are escaped here, so a name in a recording cannot break the document. [`Svg::raw`] does not escape, so its
+//! callers must pass only text of their own or the result of [`escaped`].
 
 use std::fmt::Write;
 

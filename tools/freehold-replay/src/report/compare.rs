@@ -2,7 +2,7 @@
 //!
 //! For `freehold replay --compare`: one row for each lock design, one column for each figure (differences,
 //! time, hold times and waits of the mmap lock), and the differences from Linux below. Input: the [`Outcome`]
-//! of each replay. `single.rs` has the report of one replay.
+//! of each replay. `single.rs` has the report of one replay. A new column is added in `rows`.
 
 use super::checked;
 use super::differences::differences;
@@ -57,8 +57,8 @@ fn rows(outcomes: &[Outcome]) -> Vec<Vec<String>> {
             // The write design is a heading, because another column would make the lines too long.
             rows.push(row(["write", name, "", "", "", "", "", ""]));
         }
-        // The row of a design that differs in another choice shows only that choice. All other choices are
-        // the defaults.
+        // The row of a design with another lock of huge pages or of files shows only that choice: all other
+        // choices of the design are the defaults.
         let rest = locking::rest(outcome.design);
         let of_space = locking::unmap_name(outcome.design.space.unmap);
         let fault = locking::fault_name(outcome.design.space.fault);

@@ -2,7 +2,8 @@
 //!
 //! Input: the [`Outcome`] of each replay. Output: one JSON document, for `freehold replay --json`. The names
 //! of the fields of these structures are the keys of the document, which `docs/reference/replay.md`
-//! describes: renaming a field changes the format.
+//! describes: renaming a field changes the format. A new field of the [`Outcome`] does not compile here until
+//! it has a key.
 
 use crate::locking::Design;
 use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};

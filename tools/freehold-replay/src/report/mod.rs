@@ -10,7 +10,8 @@
 //! | `json.rs` | all replays, for programs |
 //!
 //! The text has at most 100 columns and is complete without colour. `mod_tests.rs` compares each report with
-//! a stored text, which a change of the report must update.
+//! a stored text, which a change of the report must update. A new figure needs a field in `outcome.rs`, a
+//! line in `single.rs` and a key in `json.rs`.
 
 mod compare;
 mod differences;

@@ -3,7 +3,8 @@
 //!
 //! `freehold replay` prints this report for one recording, `summary.rs` the table for several, and `json.rs`
 //! the document for programs. A function returns an empty string if its figure is not known, for example for
-//! strace output. Numbers are formatted by `units.rs`, tables by `table.rs`.
+//! strace output. Numbers are formatted by `units.rs`, tables by `table.rs`. A new line is a function here
+//! and an entry in [`single`].
 
 use super::differences::differences;
 use super::{checked, verdict};

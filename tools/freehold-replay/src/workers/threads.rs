@@ -1,5 +1,6 @@
 //! Workers as threads, with the host's time: the ordinary build. `virtual_time.rs` is the counterpart for
-//! simulations, and `mod.rs` says what both must define.
+//! simulations, and `mod.rs` says what both must define. A new name here needs a counterpart in
+//! `virtual_time.rs`.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //!
 //! The counterpart of `threads.rs`. `run.rs` starts one worker per virtual CPU with [`side_by_side`]; the
 //! workers wait for each other with [`Changed`]. Every wait here goes through the simulation
-//! ([`task::sleep`], [`task::relax`]).
+//! ([`task::sleep`], [`task::relax`]). `tests/sim_replay.rs` (`cargo xtask sim`) runs this file.
 
 use freehold_sim::{Machine, Report, atomic, task};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
@@ -45,7 +45,8 @@ pub(crate) struct Changed {
     waiting: AtomicUsize,
     /// Counts notifications.
     count: AtomicU32,
-    /// Copy of `count` on which workers sleep. `notify` changes neither of the two while no worker waits.
+    /// Copy of `count` on which workers sleep. While no worker waits, `notify` changes neither `word` nor
+    /// `count`.
     word: atomic::AtomicU32,
 }
 
