@@ -4,7 +4,7 @@
 //! kernel rounds them. The planner (`plan/`) and the reader of strace output (`strace/beside.rs`,
 //! `strace/call.rs`) use it. The function uses only the call; the planner's model contains the VMAs at these
 //! addresses. The test at the end checks the rounding of each kind of call; a wrong range here loses or adds
-//! waits between tasks.
+//! waits between tasks. A new call on memory needs an arm in [`addresses`] and a line in the test.
 
 use crate::CallName;
 use crate::operation::uffdio;

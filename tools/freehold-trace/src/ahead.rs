@@ -3,7 +3,8 @@
 //! `input.rs` wraps a compressed input in [`Ahead`]. The thread decompresses chunks of 256 KiB into a bounded
 //! queue; the reader takes them in order through [`Read`]. An error is delivered after the data before it.
 //! The thread ends at the end of the input, at an error, or when the reader is dropped: the queue then
-//! refuses the next chunk. Nothing else is shared between the two threads.
+//! refuses the next chunk. Nothing else is shared between the two threads. The tests at the end check the
+//! order of data and error, and the early drop.
 
 use std::io::{self, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

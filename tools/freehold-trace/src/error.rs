@@ -4,7 +4,8 @@
 //! and the line ([`Bad::at`]); the result is the public [`ReadError`]. Errors of a single line
 //! ([`ReadError::is_of_a_line`]) are counted in `unread.rs`, and reading continues; all other errors end the
 //! reading. Messages are one line that begins with `FILE:LINE: `. Tests of the readers (`trace_tests.rs`,
-//! `snap_tests.rs`, `strace/tests.rs`) compare the messages.
+//! `snap_tests.rs`, `strace/tests.rs`) compare the messages. A new error of a line is a variant of [`Bad`]
+//! and of [`ReadError`], and is listed in [`ReadError::is_of_a_line`] unless it must end the reading.
 
 use std::fmt;
 use std::io;

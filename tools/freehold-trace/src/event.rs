@@ -7,7 +7,9 @@
 //!
 //! A new call needs a line in `calls!`, its addresses in `addresses.rs`, names of its flags in
 //! `strace/symbols.rs`, and an arm in `plan/calls.rs` if it changes VMAs. It also needs a higher version of
-//! `NAME.trace` (`trace.rs`), because older readers cannot read its lines.
+//! `NAME.trace` (`trace.rs`), because older readers cannot read its lines. To be recorded and replayed, the
+//! call also needs an entry in `CALLS` of `freehold-record/src/strace.rs` and an arm in
+//! `freehold-replay/src/calls.rs`.
 
 use crate::{Limits, TmpfsHuge};
 use std::ops::Range;

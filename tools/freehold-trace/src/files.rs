@@ -3,7 +3,8 @@
 //! A recording defines a file in a line of its own before the first call that maps it; sizes and huge-page
 //! properties may follow in further lines. The readers (`trace.rs`, `strace/mapped.rs`) fill the list, and
 //! the planner looks files up by number (`plan/files.rs`). The list only grows. Its memory is limited,
-//! because a damaged recording may define any number of files.
+//! because a damaged recording may define any number of files. A new property of files needs a line of its
+//! own in `trace.rs` (`Seen::comment`) and in `TraceWriter::file`.
 
 use crate::error::Bad;
 use crate::{FileInfo, TmpfsHuge};

@@ -11,7 +11,11 @@
 //! recordings with `write.rs`.
 //!
 //! The readers must accept any bytes: a damaged or hostile file gives an error with a place, never a panic,
-//! and memory stays bounded. `tests/mutations.rs` checks this.
+//! and memory stays bounded. `tests/mutations.rs` checks this. The fuzz targets `recording` and `snapshots`
+//! (`cargo xtask fuzz`) check it with random files.
+//!
+//! A new fact in recordings belongs in `trace.rs`, `write.rs` and `docs/reference/trace-format.md`;
+//! `event.rs` says what a new call needs. How a fact affects the order of a replay belongs in `plan/`.
 #![deny(unsafe_code)]
 
 mod addresses;

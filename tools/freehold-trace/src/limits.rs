@@ -4,7 +4,8 @@
 //! a plan contains them; later calls change these limits (`plan/limited.rs`). The replay sets the known
 //! limits on the engine's address spaces. Units are bytes. The capability CAP_IPC_LOCK is kept with the
 //! limits because it lifts RLIMIT_MEMLOCK. `freehold-record` writes limits with [`Display`](fmt::Display),
-//! and [`Limits::read`] must read that form (`trace_tests.rs`).
+//! and [`Limits::read`] must read that form (`trace_tests.rs`). A new limit needs a field in both types, an
+//! entry in `rlimit::KEPT` (`operation.rs`), and a higher version of `NAME.trace`.
 
 use crate::CallName;
 use crate::error::Bad;

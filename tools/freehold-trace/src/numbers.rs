@@ -2,7 +2,8 @@
 //!
 //! `trace.rs` and `snap.rs` use one set per kind of object (tasks, exited tasks, snapshots) to detect a
 //! number that occurs twice and a number that no line has introduced. The set is a bit map, so its memory is
-//! bounded by [`LIMIT`] even if the recording is hostile.
+//! bounded by [`LIMIT`] even if the recording is hostile. `trace_tests.rs` and `snap_tests.rs` check the
+//! messages.
 
 use crate::error::Bad;
 

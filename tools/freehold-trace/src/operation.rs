@@ -4,7 +4,8 @@
 //! `rlimit`, `personality`, `capability`. The list `KEPT` of a module names the operations that recordings
 //! contain: the recorder (`freehold-record`) and the reader of strace output drop all others. The values are
 //! those of Linux's public headers and must not change. The names in strace output are in
-//! `strace/symbols.rs`.
+//! `strace/symbols.rs`. A new operation needs a constant here, and an entry in `KEPT` if recordings are to
+//! contain it.
 
 /// Operations of fcntl: the second argument. The kernel reads its lower 32 bits.
 pub mod fcntl {

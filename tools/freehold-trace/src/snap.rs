@@ -4,7 +4,8 @@
 //! file is read only as far as the requested snapshot; skipped snapshots are kept, up to a maximum number of
 //! lines. An invalid line is an error that ends the recording, in contrast to `trace.rs`: a snapshot with a
 //! missing VMA would make the replay report false differences. `write.rs` writes this format; the tests
-//! (`snap_tests.rs`) read its output.
+//! (`snap_tests.rs`) read its output. A new field needs a parser here, a field in `snapshot.rs`, and its
+//! output in `write.rs`.
 
 use crate::error::{Bad, ReadError};
 use crate::fields::{Fields, text};

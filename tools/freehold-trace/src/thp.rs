@@ -5,6 +5,8 @@
 //! ([`Recording::machine`]). For other recordings, [`shown_thp`] finds a hint in the snapshots: smaps marks
 //! VMAs that may have huge pages. The setting may differ for each size of page ([`Recording::thp_of_size`]).
 //! An unknown setting stays `None`, and the code that uses the setting decides which values are possible.
+//! `setting_of_huge_pages_is_recorded_or_shown_in_a_snapshot` (`freehold-replay/tests/small.rs`) tests both
+//! sources.
 
 use crate::error::ReadError;
 use crate::input;

@@ -2,7 +2,8 @@
 //!
 //! `freehold-record` reads the option from the list of mounts. The writer and the reader of `NAME.trace` use
 //! the names of its values (line `# tmpfs`), and the replay gives the policy to the engine's files. The names
-//! are those of Linux and are part of the format.
+//! are those of Linux and are part of the format. `page_properties_of_files_are_read` (`trace_tests.rs`)
+//! checks the lines.
 
 /// The policy for huge pages of files on a tmpfs: its mount option `huge`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

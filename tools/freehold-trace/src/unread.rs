@@ -4,6 +4,7 @@
 //! Both readers (`trace.rs`, `strace/`) keep one [`Unread`]; `freehold-replay` prints its errors after the
 //! list of unchecked answers, and exits with status 2. Only errors of a single line belong here:
 //! [`Unread::note`] returns all other errors, which end the reading. Memory is bounded by [`KEPT`] errors.
+//! `errors_of_only_the_first_unreadable_lines_are_kept` (`trace_tests.rs`) checks the bound.
 
 use crate::error::ReadError;
 

@@ -84,7 +84,8 @@ fn leaves_contents(call: &Call) -> bool {
         // UFFDIO_REGISTER and UFFDIO_UNREGISTER. The operations that supply pages are not recorded.
         CallName::Ioctl => true,
         CallName::Mlock | CallName::Mlock2 | CallName::Munlock | CallName::Mseal => true,
-        // All advice except DONTNEED, FREE, REMOVE, WIPEONFORK and unknown numbers.
+        // NORMAL, RANDOM, SEQUENTIAL, WILLNEED, HUGEPAGE, NOHUGEPAGE, DONTDUMP, DODUMP, COLD, PAGEOUT,
+        // POPULATE_READ, POPULATE_WRITE. Other advice counts as changing contents.
         CallName::Madvise => matches!(call.args[2], 0..=3 | 14..=17 | 20..=23),
         _ => false,
     }

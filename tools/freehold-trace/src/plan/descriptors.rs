@@ -9,7 +9,8 @@
 //! [`Descriptors`] is a part of [`Files`](super::files::Files). `events.rs` reports forks, execs and exits,
 //! and `file_calls.rs` reports calls; `crate::descriptor` says what a call does to descriptors. A descriptor
 //! that is wrongly kept here gives a mapping the wrong file or access mode, which the replay reports as a
-//! difference. Forget a descriptor in case of doubt: the answers that depend on it are then not checked.
+//! difference. Forget a descriptor in case of doubt: the answers that depend on it are then not checked. The
+//! tests about descriptors and memfds are in `tests.rs`.
 
 use crate::Call;
 use crate::descriptor::{self, Descriptor};

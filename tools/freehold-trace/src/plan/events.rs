@@ -6,7 +6,8 @@
 //!
 //! Calls are in `syscall.rs` and `file_calls.rs`. An event whose address space is unknown is counted as set
 //! aside. A function must gather before it pushes a step: gathered waits belong to the next step that is
-//! pushed. A function that gathers waits and pushes no step must clear the waits.
+//! pushed. A function that gathers waits and pushes no step must clear the waits. A new kind of event needs
+//! an arm in `Planner::event` (`run.rs`).
 
 use super::address_set::AddressSet;
 use super::area::{Area, flag};

@@ -7,7 +7,8 @@
 //! differ.
 //!
 //! `syscall.rs` calls `mapped_file` for each call that may map a file. `descriptors.rs` has the open files of
-//! each process, and `lengths.rs` the lengths.
+//! each process, and `lengths.rs` the lengths. `memfds_are_distinguished_by_descriptor_and_not_by_name` and
+//! other tests of `tests.rs` check the numbers.
 
 use super::area::PAGE;
 use super::descriptors::{Access, Descriptors, Open};

@@ -6,6 +6,7 @@
 //! length. Callers pass each step to [`Lengths::uses`] or [`Lengths::changes`], which also gather the waits
 //! of the step. A length is *stale* (doubtful) if something unrecorded may have changed it; `file_calls.rs`
 //! decides when. System V segments use the same table for the order of their removals (`removed.rs`).
+//! `truncation_and_faults_of_other_address_spaces_keep_their_order` (`tests.rs`) checks the order.
 
 use super::order::Stamp;
 use rustc_hash::FxHashMap as HashMap;

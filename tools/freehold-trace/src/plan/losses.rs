@@ -3,6 +3,8 @@
 //! [`Losses`] is a part of the planner. Each kind of event that is set aside has one text as its reason
 //! (`aside.rs`); the report of a replay prints the counts. A *loss* is a place in the recording where events
 //! are missing or a line cannot be read (`Kind::Lost`); `run.rs` handles losses.
+//! `process_is_unknown_after_a_loss_until_an_exec` (`tests.rs`) and the mutant `trace-loss-exec` check
+//! losses.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,8 @@
 //! because the last step has waited for them. `touch.rs` asks for these steps and notes new steps. Faults are
 //! kept per chunk of 2 MiB and task, changes per range. A larger chunk would only add waits; with a smaller
 //! chunk, a change would miss faults that mapped huge pages. At the end of a segment [`Order::forget`]
-//! empties the order.
+//! empties the order. A step must gather the steps that it replaces here before it is noted, or later steps
+//! wait for too few steps.
 
 use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;

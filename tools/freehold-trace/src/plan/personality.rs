@@ -4,7 +4,8 @@
 //! new thread or process inherits the flag, and an execve of a 64-bit program clears it. The engine does not
 //! know personalities: the planner adds the rights to the arguments of each call. `syscall.rs` calls these
 //! functions. The state of a task is `Task::read_implies_exec`. `aside::EXECUTED` covers older recordings,
-//! which do not contain the call.
+//! which do not contain the call. `personality_gives_execute_rights_until_it_is_reset`
+//! (`freehold-replay/tests/untold.rs`) checks the rights.
 
 use super::planner::Planner;
 use super::space::Reach;

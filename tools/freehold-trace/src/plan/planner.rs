@@ -4,6 +4,7 @@
 //! each kind of event (`events.rs`, `syscall.rs`, `file_calls.rs`), which use the parts of the planner and
 //! push steps into the [`SegmentBuilder`]. One thread uses a planner; another thread may run the segments
 //! that the planner has returned. State that concerns one subject belongs in a part, not in a field here.
+//! Functions that query a plan are in `queries.rs`.
 
 use super::effect::Waiting;
 use super::files::Files;

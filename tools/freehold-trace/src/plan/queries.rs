@@ -2,7 +2,8 @@
 //! [`Planner`] besides `next_segment`.
 //!
 //! Each answer holds only for the part of the recording that was read so far, so the replay asks again after
-//! each segment. Nothing here changes the plan.
+//! each segment. Nothing here changes the plan. A new fact needs a field of [`Planner`], which the planning
+//! functions set, and a function here.
 
 use super::planner::Planner;
 use super::recorded::Recorded;

@@ -4,7 +4,7 @@
 //! next to those of the engine. Recordings of the kernel contain times of calls, faults and locks; strace
 //! output contains only times of calls. The plan does not depend on these times. The file also formats the
 //! kinds of events ([`kind_name`]) and calls ([`show_call`]) for reports; the replay uses the same names for
-//! its own times.
+//! its own times. A new time needs a field of [`Recorded`], which [`Recorded::note`] fills.
 
 use crate::{Call, CallName, Cost, Event, Kind};
 use freehold_sync::stats::Histogram;

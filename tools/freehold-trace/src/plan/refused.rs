@@ -5,6 +5,8 @@
 //! because the engine refuses the call earlier. Second ([`may_have_emptied`], for `unknown.rs`): in an
 //! address space with unknown addresses, the plan forgets all mappings that Linux may have removed. The range
 //! of the second rule may be larger than the range of the first.
+//! `refused_mapping_of_huge_pages_unmaps_its_range` (`freehold-replay/tests/strace.rs`) checks the first
+//! rule.
 
 use super::space::{HUGE, MAP_ANONYMOUS, MAP_GROWSDOWN, MAP_HUGETLB, replaces};
 use crate::addresses::span;

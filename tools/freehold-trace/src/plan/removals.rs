@@ -20,7 +20,7 @@
 //!
 //! [`Removals`] is a part of the planner and has the data. `removed.rs` decides the place of a removal;
 //! `run.rs` holds a refused call that may belong to a removal later in the recording. To *place* a removal is
-//! to decide after which step it happens.
+//! to decide after which step it happens. The tests are in `removed_tests.rs`.
 
 use crate::{Call, CallName, Cost};
 use rustc_hash::FxHashMap as HashMap;

@@ -268,8 +268,9 @@ impl Planner {
         self.event(event)
     }
 
-    /// Returns true if all waiting events must be planned before `event`, whatever their times. This is so if
-    /// a waiting event belongs to the task of `event` or may create that task, or if all tasks are stopped.
+    /// Returns true if all waiting events must be planned before `event`, whatever their times. The reason is
+    /// one of these: a waiting event belongs to the task of `event`, a waiting event may create that task, or
+    /// all tasks are stopped.
     fn is_behind_all(&self, event: &Event) -> bool {
         let still = matches!(event.kind, Kind::Snapshot { .. } | Kind::Frozen { .. } | Kind::Lost { .. });
         let waits = || self.waiting.iter().any(|waiting| waiting.event.task == event.task);

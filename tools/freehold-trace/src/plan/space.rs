@@ -6,6 +6,7 @@
 //! (`address_set.rs`, `unknown.rs`). The other files of the folder add its operations: `calls.rs`,
 //! `mremap.rs`, `touch.rs`, `registered.rs`, `unknown.rs` and `bytes.rs`. The model must follow Linux exactly
 //! where the recording shows the mappings; where it does not, the model records what is unknown or doubtful.
+//! A new field is empty in a forked child unless `Space::fork` (`calls.rs`) copies the field.
 
 use super::address_set::AddressSet;
 use super::area::Areas;

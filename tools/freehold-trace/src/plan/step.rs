@@ -149,7 +149,7 @@ pub enum StepKind {
     },
     /// Marks pages of the address space as unsure.
     Unsure(Unsure),
-    /// Sets the resource limits of the address space. Unknown limits are set to unlimited.
+    /// Sets the resource limits of the address space. An unknown limit gets the default of the replay.
     Limits(KnownLimits),
     /// Maps anonymous memory at *assumed* addresses: a later call shows that memory was mapped there before
     /// the recording began.

@@ -4,7 +4,8 @@
 //! other process may be unknown, so this file determines how much of the result a replay can compare
 //! ([`Partial`]). This file also makes the call wait for all steps in the other address space. `syscall.rs`
 //! uses these functions for each such call, and stores their results in the `PlannedCall`. The bytes
-//! themselves are in `bytes.rs`.
+//! themselves are in `bytes.rs`. `freehold-replay/tests/strace.rs` replays such calls
+//! (`transferred_bytes_match_strace_output`).
 
 use super::address_set::AddressSet;
 use super::planner::Planner;

@@ -5,8 +5,8 @@
 //! and adds the step that ends a userfaultfd when its last descriptor is closed. The table is
 //! [`Userfaultfds`](super::registered::Userfaultfds), a part of the planner; `file_calls.rs`, `events.rs` and
 //! `syscall.rs` call these functions. Registrations that may be missing make an address space doubtful
-//! (`Space::doubts_userfaultfd`): a refused move is then set aside. The tests are in `registered_tests.rs`
-//! and `tests.rs` (`userfaultfd_ends_with_its_last_descriptor`).
+//! (`Space::doubts_userfaultfd`): a refused move is then set aside. The tests are in `userfaultfds_tests.rs`
+//! and `registered_tests.rs`.
 
 use super::descriptors::Open;
 use super::planner::Planner;

@@ -3,7 +3,7 @@
 //! The pictures of a recording (`freehold-replay/src/picture/`) use [`Vmas`]. Calls have the same effect as
 //! on the planner's model, because both use the same `Space`. Nothing is ordered here: all stamps are
 //! `Stamp::START`. Unknown memory is absent, and the identity of files does not matter. The tests are in
-//! `vmas_tests.rs`.
+//! `vmas_tests.rs`. A new property needs a field of [`Vma`], which [`Vmas::within`] fills.
 
 use super::area::{Area, Purpose, flag, page_of};
 use super::calls::reach;

@@ -8,7 +8,8 @@
 //! returned, the reader looks ahead to its resumed line.
 //!
 //! A missed overlap leads to false differences in a replay; a superfluous overlap only leads to answers that
-//! are not compared. The test is `overlapping_calls_are_reported_with_their_common_range` (`tests.rs`).
+//! are not compared. The test is `overlapping_calls_are_reported_with_their_common_range` (`tests.rs`). A new
+//! call on mappings or locks needs a case in `Extent::has`, and one in `Extent::of` if it changes mappings.
 
 use super::call::{self, Made};
 use super::feed::Feed;

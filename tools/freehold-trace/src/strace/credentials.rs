@@ -77,7 +77,7 @@ impl Credentials {
         }
     }
 
-    /// Applies a successful execve. The result has the meaning of the result of [`call`](Self::call).
+    /// Applies a successful execve. Returns the same values as [`call`](Self::call).
     pub(super) fn exec(&mut self) -> Option<bool> {
         let others = self.user.filter(|user| *user != 0);
         // The executed file may have the set-user-ID bit and belong to another user.

@@ -2,7 +2,7 @@
 //!
 //! `text.rs` looks up the name after ` = -1 ` or ` = ? ` here. A name that is absent makes the line
 //! unreadable after ` = -1 `. The list must stay sorted by name, because the lookup is a binary search (the
-//! test at the end checks the order).
+//! test at the end checks the order). A new error is a line in [`NAMES`].
 
 /// Returns the number of the error called `name`.
 pub(super) fn number(name: &str) -> Option<u16> {

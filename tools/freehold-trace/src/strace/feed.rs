@@ -1,11 +1,12 @@
 //! The lines of strace output, with a look ahead where the order of lines is not the order of effects.
 //!
 //! [`Feed`] is a queue between the file (`lines.rs`) and the reader (`mod.rs`). strace may print the first
-//! line of a new task before the line in which the creating clone returns. It may also print a call that maps
-//! freed addresses before the line in which the munmap that freed them returns. The reader then asks for a
-//! later line ([`Feed::take_return`], [`Feed::see_return`], [`Feed::parent`]), and the feed reads ahead,
-//! within limits of lines and bytes. A line that was taken is not returned again. If the limits are reached,
-//! the answer is "not found", and events stay in the order of their lines.
+//! line of a new task before the line in which the creating clone returns. strace may also print a call that
+//! maps freed addresses before the line in which the munmap of these addresses returns. The reader then asks
+//! for a later line ([`Feed::take_return`], [`Feed::see_return`], [`Feed::parent`]), and the feed reads
+//! ahead, within limits of lines and bytes. A line that was taken is not returned again. If the limits are
+//! reached, the answer is "not found", and events stay in the order of their lines. The tests of such outputs
+//! are in `tests.rs`, for example `creator_of_a_child_is_found_in_later_lines`.
 
 use super::head::{Says, head, is_remark, says};
 use crate::error::{Bad, Place, ReadError};

@@ -5,7 +5,7 @@
 //!
 //! `feed.rs` and `mod.rs` call both functions for every line; `text.rs` parses the text of a call. A line of
 //! another form is an error, which the reader counts as an unread line; [`may_matter`] then decides if a loss
-//! of events is reported. Nothing is stored.
+//! of events is reported. Nothing is stored. The tests are in `tests.rs`.
 
 use super::call;
 use super::time::{SECOND, fraction};

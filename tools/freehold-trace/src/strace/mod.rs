@@ -23,7 +23,8 @@
 //! while its unfinished line was read and its resumed line was not. A line that cannot be read becomes a loss
 //! of events of its task, if it may concern memory. Any bytes must be accepted in bounded memory. The tests
 //! are in `tests.rs` (single lines), `tests/strace.rs` (outputs of strace 6.1) and `tests/mutations.rs`
-//! (damaged outputs).
+//! (damaged outputs). A new call is parsed in `call.rs`; its effect on tasks, files or limits belongs in
+//! `StraceReader::meaning`.
 
 mod beside;
 mod call;
@@ -576,7 +577,7 @@ fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
 /// The beginning of the first line that `freehold record` writes before the output of strace. The command's
 /// resource limits follow.
 const LIMITS: &[u8] = b"# limits";
-/// The expected line while the call of a task is begun, for messages.
+/// The expected line of a task that has begun a call, for messages.
 const WITHIN: &str = "the end of the call that this task has begun";
 /// The expected contents of a resumed line, for messages.
 const NOT_BEGUN: &str = "the end of a call that this task has begun";

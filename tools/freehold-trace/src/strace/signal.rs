@@ -2,7 +2,7 @@
 //!
 //! `mod.rs` passes the text between the dashes of `--- SIGSEGV {...} ---`. Only SIGSEGV and SIGBUS become
 //! events (`Kind::Signal`). strace gives the code by name or as a number. An unknown name makes the line
-//! unreadable.
+//! unreadable. A new code needs a line in [`CODES`].
 
 use super::text::args;
 use super::value::named;
