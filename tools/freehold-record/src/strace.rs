@@ -5,8 +5,9 @@
 //! recording. `lib.rs` records in this way if the kernel's tracing is not available, or if the user requests
 //! it. `freehold-trace/src/strace/` reads the output.
 //!
-//! A call that the reader supports must also be in [`CALLS`]. The help and the documents quote the command
-//! line; `help_tests.rs` of `freehold-cli` compares them. `freehold-cli/tests/record.rs` and
+//! A call that the reader supports must also be in [`CALLS`]. A call that old versions of strace do not know
+//! gets a question mark there, and an entry in [`NEWER`]. The help and the documents quote the command line;
+//! `help_tests.rs` of `freehold-cli` compares them. `freehold-cli/tests/record.rs` and
 //! `freehold-cli/tests/random.rs` record with strace.
 
 use super::write::{self, Names};
