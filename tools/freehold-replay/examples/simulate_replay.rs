@@ -9,7 +9,8 @@
 //! `cargo xtask simulate replay` builds this program with `cfg(sim)`: the atomics of the engine then take
 //! virtual time (`freehold-sim`), and `src/workers/virtual_time.rs` runs the workers. The answers are
 //! compared with Linux's as in `freehold replay`. The exit status is 1 if an answer differs, and 2 after an
-//! error. `tests/sim_replay.rs` tests such replays.
+//! error. `tests/sim_replay.rs` tests such replays. A new option needs a field of `Wanted`, an arm in
+//! `Wanted::of`, and a place in both usage texts (here and in `xtask/src/main.rs`).
 
 /// Refuses to run: without the atomics of the simulation, no step takes virtual time.
 #[cfg(not(sim))]

@@ -8,7 +8,8 @@
 //! a page that leaked, was not zeroed, or was shared for too long.
 //!
 //! Words stored through a shared mapping belong to no process: a private copy of a file's page may hold such
-//! a word from any process. `tests/small.rs` replays every correct recording with contents too (`each_way`).
+//! a word from any process. `each_way` in `tests/small.rs` replays recordings with contents on every second
+//! design.
 
 use freehold::fault::FaultError;
 use freehold::report::pagemap::PageKind;

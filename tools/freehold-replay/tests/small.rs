@@ -3,7 +3,8 @@
 //!
 //! A recording is text: the events of a test (`EVENTS` and similar) and the snapshots that they name
 //! (`EXIT`). `Recording::new` adds the exec of task 1, whose snapshot is `EXEC`. `each_way` replays on every
-//! lock design, with one to three CPUs, with and without contents.
+//! lock design with one to three CPUs; every second design has memory with contents.
+//! `docs/reference/trace-format.md` describes the lines.
 //!
 //! Incorrect recordings are lists of replacements in a correct one: the correct text, the incorrect text, and
 //! the difference that must be found. A new rule of the comparison needs a correct recording, and a
@@ -50,7 +51,7 @@ impl Recording {
     }
 }
 
-/// Runs `check` on every design, with one to three CPUs, with and without contents.
+/// Runs `check` on every design with one to three CPUs. Every second design has memory with contents.
 fn each_way(mut check: impl FnMut(&Options)) {
     for (number, locking) in Locking::ALL.into_iter().enumerate() {
         for cpus in 1..=3 {
