@@ -14,7 +14,8 @@ use core::sync::atomic::{
 };
 use x86_64::instructions::port::Port;
 
-/// Vector that asks a CPU to answer TLB flushes. This vector and the next three are all that the kernel uses.
+/// Vector that asks a CPU to answer TLB flushes. The kernel uses no vectors for interrupts except `FLUSH`,
+/// [`WAKE`], [`TIMER`] and [`SPURIOUS`].
 pub const FLUSH: u8 = 0xf0;
 /// Vector that makes a CPU enter the kernel, because a thread was put into the CPU's queue or the running
 /// thread has new work.

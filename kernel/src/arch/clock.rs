@@ -4,7 +4,7 @@
 //! The rate is measured once, against the PIT, the old timer of the PC, before the other CPUs start. Reading
 //! the time takes no lock. The wall-clock time is the sum of these nanoseconds and the wall-clock time of the
 //! start, which changes when a program sets the clock. `calls/time.rs` converts times, and `sched/timers.rs`
-//! has the timers.
+//! has the timers. A clock that programs can name is an arm of `now` in `calls/time.rs`.
 
 use core::arch::x86_64::_rdtsc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};

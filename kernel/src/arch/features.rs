@@ -7,6 +7,9 @@
 //! `process/trace.rs` shows it to tracers, and `sched/scheduler.rs` saves and loads it at switches. An image
 //! from a program must not contain bits at which the processor faults in the kernel. The tests `registers`,
 //! `registers-avx`, `keys` and `traced` check this file.
+//!
+//! A new feature is turned on in [`init`], from a bit of CPUID. If the feature has register state, add its
+//! component to `wanted`; the image must still fit into `VectorState::ROOM`.
 
 use crate::arch::frame::Vectors;
 use alloc::boxed::Box;

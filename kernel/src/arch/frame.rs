@@ -3,7 +3,8 @@
 //! A [`Frame`] is a record on a kernel stack, not a frame of memory (`memory/frames.rs`). The order of its
 //! fields is the order of the pushes in `entry.s`: change both together. The sixteen vector registers lie
 //! directly below the frame, at its address minus 256 ([`Vectors`]). No lock guards a frame: it belongs to
-//! the thread on whose kernel stack it lies.
+//! the thread on whose kernel stack it lies. The test `registers` checks [`Vectors`], and the test
+//! `canonical` checks [`UserAddr`].
 
 use super::layout::Tables;
 use freehold::PAGE_SIZE;

@@ -6,6 +6,10 @@
 //! here take no lock, because any lock may be held at that time. [`exit`] may take the lock of the report.
 //! Panics do not unwind. QEMU ends all CPUs; on a machine without its debug-exit device, only the calling CPU
 //! stops.
+//!
+//! The tests whose names begin with `end-` in `kernel/tests/tests.toml` check the end by a panic.
+//! `cargo xtask boot --bench` parses the line about interrupts (`kernel/xtask/src/kernel_bench/mod.rs`), so
+//! change both together.
 
 use super::irq_off;
 use crate::arch::report::{report_now, say};

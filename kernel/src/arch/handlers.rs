@@ -4,6 +4,9 @@
 //! before the other CPUs start; it never changes afterwards. All functions run with interrupts off.
 //! `answer_flushes`, `tick` and `nonmaskable` may run in an interrupt or while a spin lock is held, so they
 //! never sleep.
+//!
+//! To add a handler, add a field to [`Handlers`], a function to `EARLY`, and the function of the upper layer
+//! to `HANDLERS` in `start.rs`.
 
 use super::frame::{Frame, UserAddr};
 use core::ptr;

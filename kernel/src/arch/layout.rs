@@ -2,7 +2,8 @@
 //!
 //! `boot.s` maps the first 4 GiB of physical memory there, which include the registers of the local APIC.
 //! `memory/mod.rs` maps all memory above them. Kernel stacks (`memory/stacks.rs`) have addresses of their
-//! own. The constants must agree with the tables in `boot.s`.
+//! own. The constants must agree with the tables in `boot.s`. The tests `high-four-levels` and
+//! `high-five-levels` check the two formats.
 
 /// The virtual address of physical address 0: the start of the direct map.
 pub const DIRECT: u64 = 0xffff_8000_0000_0000;

@@ -4,6 +4,9 @@
 //! The holder must not sleep, touch a program's memory or take the same lock again. The scheduler stops the
 //! machine if a thread sleeps with a spin lock held. A lock that is held over a sleep is a
 //! `sched::mutex::Mutex`.
+//!
+//! No test checks the order of locks. If a file takes a lock while it holds its own, the head of that file
+//! states the order.
 
 use super::handlers::handlers;
 use super::preempt;

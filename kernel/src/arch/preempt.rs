@@ -20,7 +20,7 @@
 //! and no CPU number over the point. Sleeping locks may be held over a preemption point.
 //!
 //! Option `giveway` makes every point switch threads, and `irqoff` measures the longest time that interrupts
-//! were off.
+//! were off. `cargo xtask kernel-tests --option giveway` runs the tests with switches at every point.
 
 use super::handlers::handlers;
 use crate::arch::cpu::{Cpu, cpu};

@@ -5,6 +5,9 @@
 //! only page faults in `ucopy.s`. If the address space refuses such a fault, the copy continues at
 //! `ucopy_fixup` and fails. Any other exception of the kernel ends the machine with a report. The tests whose
 //! names begin with `end-` in `kernel/tests/tests.toml` compare parts of that report.
+//!
+//! A new interrupt needs a vector in `apic.rs` and an arm in `handle`. The signal for an exception of a
+//! program is chosen in `process/fault.rs`.
 
 use super::frame::{Frame, Vectors};
 use super::handlers::{Handlers, handlers};

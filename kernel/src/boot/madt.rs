@@ -2,7 +2,8 @@
 //!
 //! The firmware's tables contain physical addresses below 4 GiB, which are read through the direct map. The
 //! first CPU of the list must be the one that booted. If there is no table, the kernel runs on one CPU. Only
-//! entries for local APICs with an ID of 8 bits are read, because `arch/apic.rs` drives no x2APIC.
+//! entries for local APICs with an ID of 8 bits are read, because `arch/apic.rs` drives no x2APIC. The test
+//! `end-standstill` expects a report of the last of four CPUs.
 
 use crate::arch::layout::direct;
 

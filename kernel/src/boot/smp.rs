@@ -3,6 +3,9 @@
 //! The first CPU starts one CPU at a time and waits for it, because all of them use the same trampoline page
 //! and the same field for their stack. The code of the trampoline is in `boot.s`. Programs run on a CPU only
 //! after all CPUs have started. `start.rs` calls [`start_all`] once.
+//!
+//! A step that every CPU needs belongs in [`secondary_main`] and in `kernel_main` (`start.rs`). If a CPU does
+//! not start within `PATIENCE_NS`, the boot ends with a panic.
 
 use crate::arch::{apic, clock, cpu, descriptors, features, layout::direct, lock};
 use crate::boot::madt;
