@@ -4,9 +4,10 @@
 //! through per-CPU caches, which exchange many frames at a time with the buddy system. Interrupts are off, so
 //! a cache needs no lock. No other lock is taken under the lock of the buddy system.
 //!
-//! `platform/mod.rs` allocates the engine's frames here, with a reserve left for the kernel; `heap.rs` and
-//! `stacks.rs` allocate the kernel's own. No function sleeps. A frame number of 0 means "none" in the lists;
-//! frame 0 itself is never free, because `memory::init` adds no memory below 1 MiB.
+//! [`alloc_for_program`] leaves a reserve. It supplies the engine's frames (`platform/mod.rs`) and the kernel
+//! stacks (`stacks.rs`), whose number depends on programs. [`alloc`] also uses the reserve, and supplies the
+//! heap (`heap.rs`). No function sleeps. A frame number of 0 means "none" in the lists; frame 0 itself is
+//! never free, because `memory::init` adds no memory below 1 MiB.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};

@@ -5,6 +5,9 @@
 //! Interrupts are off, so the cache of a CPU needs no lock. Each list in [`SHARED`] has a spin lock, under
 //! which nothing allocates. An allocation never sleeps and may happen under a spin lock. It fails only if
 //! `frames.rs` has no suitable block left, even in the reserve that programs do not get.
+//!
+//! If the allocation of a `Box`, an `Arc` or a collection fails, the kernel panics; `try_reserve` returns an
+//! error instead. Code that allocates as much as a program demands should call `try_reserve` first.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};

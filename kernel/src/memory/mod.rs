@@ -13,6 +13,9 @@
 //!
 //! [`init`] runs once, on the first CPU, before anything allocates. The firmware's and the boot protocol's
 //! tables stay readable, because memory below [`LOW`] never becomes free.
+//!
+//! A further region that must not become free belongs in `taken` of [`init`]. `cut` removes it from the
+//! usable memory, and takes exactly two regions.
 
 pub mod frames;
 pub mod heap;

@@ -1,6 +1,6 @@
 //! The engine, which all address spaces of this kernel share. `start.rs` makes the engine once at boot, with
 //! the settings of this kernel. The engine is never dropped. `proc/settings.rs` changes the settings that
-//! programs may change at run time.
+//! programs may change at run time. A setting that never changes belongs in [`start`].
 
 use super::Machine;
 use alloc::boxed::Box;

@@ -14,6 +14,11 @@
 //! number of times. A park after an unpark returns at once. Every wait is therefore a loop that checks its
 //! condition again, and a signal only has to set [`Thread::work`](thread::Thread::work) and unpark the
 //! thread.
+//!
+//! Other layers sleep with [`wait`] or [`mutex`], and never park a thread themselves. State that the
+//! scheduler needs is a field of [`Thread`]; state of the program is a field of `PosixThread`
+//! (`process/thread.rs`). The programs `threads.c` and `jobs.c` of the tests check this folder. `--times N`
+//! runs them with random delays.
 
 pub mod mutex;
 pub mod scheduler;

@@ -1,5 +1,6 @@
 //! A lock whose waiters sleep. Its holder may wait for a page or for a device. Files (`files/`) use it for
-//! positions, contents and pipes; short sections that do not sleep use `arch::lock::SpinLock`.
+//! positions, contents, readers of pipes, and nested epolls. Short sections that do not sleep use
+//! `arch::lock::SpinLock`.
 //!
 //! | word | meaning | changed by |
 //! | --- | --- | --- |

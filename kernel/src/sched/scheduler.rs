@@ -11,6 +11,9 @@
 //! enter with a spin lock or in a read section. The next thread completes the switch ([`finish`]), because
 //! the stack of the previous thread is not free earlier. Tests with `--times N` delay CPUs at the calls of
 //! `jitter::stall`.
+//!
+//! The program `jobs.c` of the tests checks affinities, and prints how late a sleeper wakes beside a busy
+//! process.
 
 use super::thread::{PARKED, RUNNABLE, Thread, UNPARKED, current, work};
 use super::timers;

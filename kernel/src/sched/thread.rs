@@ -3,6 +3,9 @@
 //! The scheduler (`scheduler.rs`) runs threads, and `wait.rs` puts them to sleep. This file knows nothing
 //! about programs: `process/thread.rs` adds the data of a program's thread. No lock guards a thread. Its
 //! fields are constant, atomic, or cells that only the thread itself uses while it runs.
+//!
+//! A new kind of pending work is a bit of [`work`] and a step of `do_once` (`process/thread.rs`). If the work
+//! must also end a sleep, the bit belongs in `Sleep::ends_by` (`wait.rs`).
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{cpu, features::VectorState};
@@ -198,8 +201,8 @@ impl Thread {
 }
 
 /// The list to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the sleep's number.
-/// Written under the locks of both the old and the new list. A thread that does not find itself in the list
-/// is in no list at all if this value was the same before and after the search.
+/// Written under the locks of both the old and the new list. If a thread does not find itself in the list,
+/// and this value was the same before and after the search, the thread is in no list.
 pub struct Moved {
     id: AtomicU64,
     bucket: AtomicUsize,

@@ -7,6 +7,9 @@
 //! action runs. Actions run in the timer interrupt ([`Expire::expire`]), so they may take spin locks but
 //! never sleep. The hardware timer never fires later than the first deadline of its CPU or, while a thread
 //! runs, the end of its time slice.
+//!
+//! A new kind of timer implements [`Expire`] and calls [`arm`]. The programs `signals.c` and `jobs.c` of the
+//! tests check timers.
 
 use super::scheduler::{self, SLICE_NS};
 use super::thread::Thread;

@@ -8,6 +8,9 @@
 //!
 //! Each list has a spin lock. [`requeue`] takes the locks of two lists, in the order of the lists' indices.
 //! The lock of a scheduler's queue may be taken under a list's lock, and never the other way round.
+//!
+//! An event of the kernel has the key [`Key::kernel`], with the address of a field of its object. The program
+//! `jobs.c` of the tests checks [`requeue`] and [`sleep_any`].
 
 use super::thread::current;
 use crate::arch::{clock, jitter, lock::SpinLock};
