@@ -2,7 +2,8 @@
 //!
 //! Files copy data only through [`UserBuffer`], which uses `platform/user.rs`. A copy may fault and sleep, so
 //! the caller holds no spin lock. A copy also passes preemption points. If a part of a range cannot be
-//! accessed, the bytes before it are copied and count, as on Linux.
+//! accessed, the bytes before that part are copied and the call succeeds, as on Linux. The program `files.c`
+//! of the tests checks such copies (`transfer_ends_at_unmapped_memory`).
 
 use crate::arch::preempt;
 use crate::platform::user;

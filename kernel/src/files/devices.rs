@@ -1,6 +1,7 @@
 //! The folder /dev: the memory devices null, zero, full, random and urandom, the names of the console
 //! (`files/console.rs`), links to the standard descriptors, and the folder shm. Files of memory devices have
-//! no state and no lock. `start.rs` adds the device of userfaultfd, because it belongs to a later layer.
+//! no state and no lock. `start.rs` adds the device of userfaultfd, because it belongs to a later layer. A
+//! new memory device needs a line in `all`; a new behaviour also needs a `Kind`.
 
 use crate::arch::random;
 use crate::files::{CHARACTER, File, Stat, buffer::UserBuffer, console::Console, tree::Node};

@@ -1,11 +1,13 @@
 //! epoll: a set of open files, and the events to report for each. `calls/poll.rs` has the calls and sleeps on
 //! the keys that [`Epoll::look`] returns.
 //!
-//! With EPOLLET a file is reported only at an *edge*: if it has become ready for a further event since it was
-//! last examined, or if its count of [`changes`](crate::files::File::changes) has changed. A closed file
-//! leaves the set when the set is next examined. The set keeps no file open. A spin lock guards the set; the
-//! lock is not held while `File::ready` of a file runs, because the file may be another epoll. A sleeping
-//! lock, [`NESTING`], keeps epolls from watching each other in a cycle.
+//! With EPOLLET a file is reported only at an *edge*: if the file has become ready for a further event since
+//! the set last examined it, or if the file's count of [`changes`](crate::files::File::changes) has changed.
+//! A closed file leaves the set when the set is next examined. The set keeps no file open. A spin lock guards
+//! the set; the lock is not held while `File::ready` of a file runs, because the file may be another epoll. A
+//! sleeping lock, [`NESTING`], keeps epolls from watching each other in a cycle.
+//!
+//! The programs `files.c` and `faults.c` of the tests check sets, cycles and edges.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

@@ -2,7 +2,7 @@
 //!
 //! One spin lock guards the counter. A reader of an empty counter and a writer to a full counter sleep
 //! without the lock (`sched/wait.rs`) and try again when the counter changes. `calls/events.rs` makes the
-//! file.
+//! file. The program `files.c` of the tests checks the file with epoll.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, READABLE, Stat, WRITABLE, buffer::UserBuffer};

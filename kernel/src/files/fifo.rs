@@ -1,6 +1,6 @@
 //! Opens named pipes (fifo(7)). Each open call makes a new end of the node's pipe; `files/pipe.rs` has the
-//! pipe, and `calls/files.rs` calls [`open`]. An end counts as open from the moment at which it is made, even
-//! while the call that made it still waits for the other end.
+//! pipe, and `calls/files.rs` calls [`open`]. A new end counts as open at once, even while its open call
+//! waits for the other end. The program `files.c` and the test `pipelines` check named pipes.
 
 use crate::errno;
 use crate::files::pipe::{Pipe, READ, Reader, WRITE, Writer};

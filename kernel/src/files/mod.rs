@@ -13,11 +13,14 @@
 //! | [`console`], [`devices`], [`pipe`], [`fifo`], [`socket`] | files without contents in the tree |
 //! | [`event`], [`timer`], [`epoll`] | descriptors for events |
 //!
-//! `calls/` has the system calls, and `process/` and `proc/` have further kinds of files. A new kind
-//! implements [`File`]. No spin lock is held while bytes are copied from or to a program, because the copy
-//! may sleep. No spin lock is held while a file is dropped, because the drop may take long and may take other
-//! locks. Sleeping locks are taken in this order: the position of an open file (`open.rs`), then the contents
-//! of the file ([`File::changing`]).
+//! `calls/` has the system calls, and `process/` and `proc/` have further kinds of files. No spin lock is
+//! held while bytes are copied from or to a program, because the copy may sleep. No spin lock is held while a
+//! file is dropped, because the drop may take long and may take other locks. Sleeping locks are taken in this
+//! order: the position of an open file (`open.rs`), then the contents of the file ([`File::changing`]).
+//!
+//! A new kind implements [`File`] in a file beside these. If threads can wait for the file, the kind
+//! overrides `ready` and `ready_key`, and wakes the key at each change. Most calls that make a file without a
+//! path are in `calls/events.rs`.
 
 pub mod buffer;
 pub mod console;

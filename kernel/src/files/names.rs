@@ -6,6 +6,9 @@
 //! name or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. A reference
 //! that may be a node's last one is dropped after [`CHANGES`] is released, because freeing the node's
 //! contents may take long.
+//!
+//! A new kind of change belongs here and holds [`CHANGES`]. The program `names.c` of the tests checks
+//! changes, and `corners.c` checks mounts.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

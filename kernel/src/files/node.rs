@@ -4,7 +4,8 @@
 //! The engine holds the contents of a regular file in a `Mapping`: read, write and mmap use the same pages.
 //! `Open` calls `write` with the lock of the contents held ([`File::changing`]). No page fault takes that
 //! lock, because the program's buffer may be a mapping of the same file. A position in a directory is the
-//! number of an entry: first `.` and `..`, then the names in order.
+//! number of an entry: first `.` and `..`, then the names in order. The programs `files.c` and `names.c` of
+//! the tests check contents, holes and directories.
 
 use crate::errno;
 use crate::files::tree::{Kind, Node};

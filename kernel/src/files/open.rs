@@ -4,7 +4,7 @@
 //! The position has a sleeping lock, which a call takes before the lock of the file's contents. Both are held
 //! during the copy from or to the program. Only files that can seek have the first lock, and only regular
 //! files the second. `files/table.rs` has the descriptors, and [`File`] is the interface of the file behind
-//! them.
+//! them. The program `appends.c` of the tests checks both locks.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

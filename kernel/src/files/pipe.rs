@@ -5,6 +5,9 @@
 //! copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do not
 //! get the same bytes. All threads that wait for the pipe sleep on one key. A change of the state wakes all
 //! these threads after the spin lock is released.
+//!
+//! The lock of the state is taken under the lock of readers, never the other way round. The program `files.c`
+//! and the test `pipelines` check pipes.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

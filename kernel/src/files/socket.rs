@@ -1,6 +1,7 @@
 //! Pairs of connected sockets (`socketpair`), each made of two pipes. Other sockets do not exist. A named
 //! pipe that is opened for reading and writing is also a [`Socket`], made of both ends of one pipe. All state
-//! and all locks are those of `files/pipe.rs`. `calls/descriptors.rs` has the calls.
+//! and all locks are those of `files/pipe.rs`. `calls/descriptors.rs` has the calls. The program `files.c` of
+//! the tests checks [`Socket::shut_down`].
 
 use crate::files::pipe::{self, Reader, Writer};
 use crate::files::{File, HUNG_UP, READABLE, SOCKET, Stat, buffer::UserBuffer};

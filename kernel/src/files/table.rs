@@ -2,7 +2,7 @@
 //! `files/open.rs` has the open files, and `calls/descriptors.rs` most of the calls.
 //!
 //! A spin lock guards the table. A file is closed after the lock is released, because closing may free memory
-//! and wake threads.
+//! and wake threads. The program `processes.c` of the tests checks sharing and FD_CLOEXEC.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
