@@ -5,6 +5,9 @@
 //! `calls/processes.rs` has the calls and decodes their arguments into a [`Request`]. The order of the steps
 //! matters, because signals and other processes can find the thread as soon as it is added. The programs
 //! `processes.c` and `threads.c` of the tests check the calls.
+//!
+//! A field that a new thread copies from its creator is set in `new_thread`. A field that a new process
+//! copies is set in `Process::copy` (`process/mod.rs`).
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};

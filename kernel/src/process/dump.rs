@@ -8,6 +8,8 @@
 //! `signal/deliver.rs` calls [`dump`] before it ends the process, and `exit.rs` calls [`hold`] before it
 //! releases anything. `Process::dumping` marks the process. The program `cores.c` of the tests checks the
 //! contents.
+//!
+//! A new note belongs in `notes`. `Part::new` decides which memory the file contains.
 
 use crate::arch::{frame::Frame, preempt};
 use crate::files::{buffer::UserBuffer, names, node::NodeFile, open::Open, tree};

@@ -4,7 +4,8 @@
 //!
 //! The files of programs may contain anything, so every address and size of a header is checked or computed
 //! without overflow. Memory of the new space is written by the engine (`write_memory`), not through page
-//! faults. The program `processes.c` of the tests executes programs, and `canonical.c` checks entry points.
+//! faults. The program `processes.c` of the tests executes programs, and `canonical.c` checks entry points. A
+//! new entry of the auxiliary vector belongs in `write_stack`.
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};

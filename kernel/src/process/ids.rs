@@ -1,6 +1,6 @@
 //! Users and groups of a process (credentials(7)). There is one user: the numbers are stored, and only
 //! [`Ids::is_root`] has an effect. `calls/identity.rs` reads and sets the numbers, and `limits.rs` passes the
-//! privileges on memory to the engine.
+//! privileges on memory to the engine. The program `corners.c` of the tests checks the numbers.
 
 /// The numbers of a user or a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,6 +7,8 @@
 //! `signal`. An expiration that comes after the timer was set again is ignored, because its [`Armed`]
 //! differs. If the signal of a timer is still pending at the next expiration, the expirations are merged and
 //! counted (overrun).
+//!
+//! The programs `signals.c` and `jobs.c` of the tests check these timers.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::process::signal::types::Info;

@@ -5,6 +5,9 @@
 //! The engine and the table of descriptors have copies of their limits. After a change of limits or of
 //! privileges the caller therefore calls `renew::renew`, which calls [`Limits::apply`]. `Process::limits` is
 //! the spin lock of the limits.
+//!
+//! A new limit of the engine belongs in [`Limits::apply`], and a new default value in [`Limits::first`]. The
+//! programs `jobs.c`, `corners.c` and `appends.c` of the tests check limits.
 
 use crate::platform::Space;
 use crate::process::ids::Ids;

@@ -19,6 +19,10 @@
 //! [`FAMILY`] is taken before the locks of fields. [`signal`] has the order of the locks for signals, and
 //! [`trace`] has the order of the locks for tracing. A reference to a process may be dropped in an interrupt,
 //! so a process releases its memory, its files and its directory earlier, when it ends (`exit.rs`).
+//!
+//! A new field of [`Process`] gets its first value in `Process::first`. `Process::copy` sets it if fork
+//! copies it, and `become_program` (`calls/processes.rs`) if an exec resets it. The comment of a field that
+//! is neither atomic nor locked by itself says which lock guards it.
 
 pub mod clone;
 pub mod dump;
@@ -205,7 +209,7 @@ pub struct Process {
     pub exit_signal: AtomicU32,
     /// The signal that this process gets at the end of its parent (PR_SET_PDEATHSIG); 0 for none.
     pub parent_signal: AtomicU32,
-    /// A setting of prctl, 0 or 1 like the next two fields: exec grants no privileges.
+    /// A setting of prctl: exec grants no privileges. This field and the next two are 0 or 1.
     pub no_new_privs: AtomicU32,
     /// A setting of prctl: a signal may leave a core file of the process.
     pub is_dumpable: AtomicU32,

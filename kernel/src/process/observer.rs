@@ -3,6 +3,9 @@
 //! The recorder (`record.rs`) is a later layer, so this layer calls it through a table of functions, which is
 //! installed at boot. `clone.rs`, `fault.rs` and `exit.rs` report the events. The functions run on the thread
 //! of the event, without a spin lock.
+//!
+//! A new event needs a field of [`Observer`], a function in `NOBODY`, and a function in `OBSERVER` of
+//! `record.rs`.
 
 use crate::platform::Space;
 use core::ptr;

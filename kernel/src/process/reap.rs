@@ -6,6 +6,9 @@
 //! wakes. A wait first looks for a tracee, under the lock of the process's tracees. It releases this lock
 //! before it takes the lock of the children. A wait that takes the end of a child also removes the child from
 //! the list of processes, and adds the child's counters to the parent's.
+//!
+//! A new event needs a variant of [`Event`] and its status word. The programs `processes.c`, `jobs.c` and
+//! `traced.c` of the tests check the waits.
 
 use crate::errno;
 use crate::process::{self, Process, signal::types::Report, status::Status};

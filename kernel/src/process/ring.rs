@@ -1,6 +1,7 @@
 //! Signals of timers. [`ring`] sends the signal when a timer expires, and [`tell`] completes the signal's
 //! information when a thread takes the signal. This file connects `itimers.rs`, which knows nothing about
-//! processes, with `signal/`. [`ring`] runs in the timer interrupt, so it never sleeps.
+//! processes, with `signal/`. [`ring`] runs in the timer interrupt, so it never sleeps. The program `jobs.c`
+//! of the tests checks overruns.
 
 use crate::process::itimers::{Notify, Timer};
 use crate::process::signal::{self, Info};

@@ -7,6 +7,10 @@
 //! let the thread act. [`before_user`] does the pending work on every way back to the program: it ends, moves
 //! or stops the thread and delivers signals. It returns a [`UserAddr`], because the processor would fault in
 //! the kernel on any other address. No spin lock is held during this work.
+//!
+//! A new field gets its first value in [`Thread::of_program`]. `clone.rs` sets it if a new thread inherits
+//! it, and `become_program` (`calls/processes.rs`) if an exec resets it. New pending work is a step of
+//! [`do_once`] and a bit of `work` (`sched/thread.rs`).
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};

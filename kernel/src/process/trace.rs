@@ -12,6 +12,9 @@
 //! Values that the tracer sets must be valid before the thread loads them: bases are [`UserAddr`]s, and
 //! vector state is checked in `arch/features.rs`. The program `traced.c` of the tests and the test `gdb`
 //! check tracing.
+//!
+//! A new event needs a constant, its bit in [`OPTIONS`], and a call of [`stop_at`] where it happens. A new
+//! request belongs in `calls/ptrace.rs`.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};

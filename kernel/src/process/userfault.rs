@@ -6,6 +6,9 @@
 //! which has no context of the engine until the request UFFDIO_API. A spin lock guards the reference to the
 //! context. Requests use a copy of the reference and may sleep. A request that stops before its end stores
 //! the number of bytes that it completed ([`answer`]). The program `faults.c` of the tests checks this file.
+//!
+//! A new request needs its number and an arm in `Fault::ioctl`. A new message of the engine needs an arm in
+//! [`words`].
 
 use crate::arch::lock::SpinLock;
 use crate::errno;

@@ -9,6 +9,9 @@
 //! | [`restart`] | calls that a signal has interrupted, and whether they restart |
 //! | [`job`] | job control, and the notification of parents |
 //!
+//! Code that sends a signal calls [`send`]; code that handles a fault of the calling thread calls [`force`].
+//! The programs `signals.c` and `jobs.c` of the tests check this folder.
+//!
 //! # Locks
 //!
 //! [`Process::signals`] guards the pending signals of the process *and of each of its threads*, and changes

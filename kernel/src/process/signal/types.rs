@@ -1,6 +1,7 @@
 //! Types of signals: numbers, sets, actions, contents, and queues of pending signals. They have no locks of
 //! their own: the module [`signal`](super) says which locks guard their values. Nothing here sleeps, because
-//! signals are also sent in interrupts.
+//! signals are also sent in interrupts. The default effect of a signal follows from the sets [`STOPS`],
+//! [`DUMPING`] and [`HARMLESS`].
 
 use crate::platform::user::{Plain, UserPtr};
 use alloc::collections::VecDeque;
