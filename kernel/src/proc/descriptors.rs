@@ -1,7 +1,7 @@
 //! The open files of a process: the folders /proc/PID/fd and /proc/PID/fdinfo. A lookup reads the table of
 //! descriptors (`files/table.rs`). The link that a lookup returns keeps a reference to the open file, so the
-//! file stays open while the link exists. Names have Linux's forms, for example `pipe:[NUMBER]` and `
-//! (deleted)`.
+//! file stays open while the link exists. Names have Linux's forms, for example `pipe:[NUMBER]` and
+//! ` (deleted)`. The program `names.c` of the tests checks the links of deleted files.
 
 use crate::files::tree::{self, Jump, Listing, Node};
 use crate::files::{node::node_of, open::Open};

@@ -3,6 +3,9 @@
 //! `proc/descriptors.rs`. To add a file of text, add a line to [`TEXTS`]; a file of another kind needs an arm
 //! in `child` and its name in `names`. The locks of a process are taken one at a time, so the numbers of one
 //! text may be from slightly different times. Figures that the kernel does not count are 0 or fixed.
+//!
+//! Files that are not read-only text are made in `Of::child`. The programs `corners.c` and `usage.c` of the
+//! tests check status, comm and the list of threads.
 
 use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listing, Node};

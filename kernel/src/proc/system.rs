@@ -1,7 +1,7 @@
 //! The files of /proc about the system as a whole: meminfo, cpuinfo, stat and similar. Texts have the form of
 //! Linux, because programs parse them. Figures that the kernel does not count are 0 or fixed; stat shows all
 //! time since the start as user time. Each text is made when it is read, from counters that need no lock
-//! here. To add a file, add a line to [`FILES`].
+//! here. To add a file, add a line to [`FILES`]. The program `corners.c` of the tests checks rows of meminfo.
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};

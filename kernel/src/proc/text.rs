@@ -3,6 +3,9 @@
 //!
 //! The other files of this folder supply the functions that generate texts and take written texts. These
 //! functions run on the calling thread without a lock, and may sleep. A written text has at most 256 bytes.
+//!
+//! [`text`] makes a file that cannot be written, and [`setting`] one that can. A test of a text belongs in
+//! `corners.c` (`kernel/tests/programs`), or in `usage.c` if the text is about memory.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};
