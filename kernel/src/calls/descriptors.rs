@@ -4,7 +4,8 @@
 //!
 //! A write takes the lock of the file's position and then the lock of the file's contents (`files/open.rs`).
 //! The table of descriptors is locked only while a descriptor is looked up or changed. The programs `files.c`
-//! and `appends.c` test the calls.
+//! and `appends.c` test the calls. A new command of fcntl needs an arm in `fcntl`. A new request of ioctl
+//! belongs in `File::ioctl` of its kind of file.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

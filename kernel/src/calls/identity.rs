@@ -3,7 +3,7 @@
 //! whether the effective user is 0 and the process has kept its capabilities (`process/ids.rs`). A call that
 //! changes users or capabilities also calls `renew::renew`, because the engine has a copy of the result. The
 //! options of prctl about memory are in `memory_options.rs`. The programs `corners.c` and `processes.c` test
-//! the calls.
+//! the calls. A new option of prctl needs its number and an arm in `prctl`.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls, nothing};

@@ -6,6 +6,9 @@
 //! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has the options of
 //! prctl, `calls/policies.rs` memory policies, and `calls/shm.rs` segments. The test `transcript` compares
 //! the answers, the contents and the maps after random calls with those on Linux.
+//!
+//! A call that makes the program's memory smaller calls `note_peak` first. A call that changes mappings needs
+//! a line in `CALLS` of `record.rs`; otherwise the replay of a recording differs.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -94,8 +97,8 @@ pub fn reading_executes() -> bool {
 pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
 /// Updates the peaks of the program's memory before `len` bytes are unmapped. Does nothing for a short range,
-/// because the sum over all CPUs would cost more than the call. The counters of Linux may be wrong by as many
-/// pages.
+/// because adding up the counters of all CPUs would cost more than the call. Linux's counters may also be
+/// wrong by as many pages.
 fn note_peak(len: u64) {
     if len >= 32 * PAGE_SIZE {
         current().process().usage.note_peak(current().space());

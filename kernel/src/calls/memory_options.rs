@@ -1,6 +1,7 @@
 //! Options of prctl for a process's memory: the engine's options, and the bounds of the heap. `identity.rs`
 //! has the call and passes every option here first. The engine stores all values in the address space, under
-//! its own locks. Arguments that an option does not use must be 0, as on Linux.
+//! its own locks. Arguments that an option does not use must be 0, as on Linux. A new option needs an arm in
+//! [`answer`], and its number in the last pattern, which refuses wrong arguments.
 
 use crate::calls::answer::Answer;
 use crate::platform::user::UserPtr;

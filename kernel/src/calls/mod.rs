@@ -5,15 +5,16 @@
 //! [`user`](crate::platform::user), and hold no spin lock there. A call that stops because of a signal
 //! answers EINTR. The signal itself is handled on the way back to the program
 //! ([`before_user`](crate::process::thread::before_user)). The files of this folder decode arguments and
-//! check them in Linux's order, so that the same one of several errors is reported. The state and its locks
-//! are in `files/`, `process/` and the engine. A loop whose length the program chooses passes preemption
-//! points.
+//! check them in Linux's order, so that a call with several errors reports the same error as on Linux. The
+//! state and its locks are in `files/`, `process/` and the engine. A loop whose length the program chooses
+//! passes preemption points.
 //!
-//! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`. A number
-//! may be in one `CALLS` only: in [`TABLE`] a later entry replaces an earlier one. A call that may be
-//! interrupted may need a line in `process/signal/restart.rs`. A call that maps memory may need a line in
-//! `record.rs`. Programs in `kernel/tests/programs` test the calls; the head of each file names the programs
-//! that test it. The program `wild.rs` passes random arguments.
+//! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`. A new
+//! file of calls also adds its `CALLS` to [`TABLE`]. A number may be in one `CALLS` only: in [`TABLE`] a
+//! later entry replaces an earlier one. A call that may be interrupted may need a line in
+//! `process/signal/restart.rs`. A call that maps memory may need a line in `record.rs`. Programs in
+//! `kernel/tests/programs` test the calls; the head of each file names the programs that test it. The program
+//! `wild.rs` passes random arguments.
 
 pub mod answer;
 mod contents;

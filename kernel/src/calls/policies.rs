@@ -1,7 +1,8 @@
 //! The calls for memory policies, on a machine with one NUMA node. The calls check their arguments as Linux
 //! does, and store the policy of a VMA in the engine and the policy of a thread in `THREADS`. A policy never
 //! changes where a page is allocated. A spin lock guards `THREADS`; the engine keeps the policies of VMAs and
-//! merges only VMAs whose policies are equal. The program `corners.c` tests the calls.
+//! merges only VMAs whose policies are equal. The program `corners.c` tests the calls. An entry of `THREADS`
+//! stays when its thread ends; numbers of threads are not used again.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};

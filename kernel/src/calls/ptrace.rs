@@ -5,6 +5,9 @@
 //! Functions that get a [`Stop`] run under a spin lock, so they touch no program's memory. Values are checked
 //! before they are stored, because the tracee loads them in the kernel. The engine accesses the memory of the
 //! tracee. The programs `traced.c`, `keys.c` and `canonical.c` test the requests.
+//!
+//! A new request needs its number and an arm in `ptrace`: in the `match` before `with_stop` if the tracee may
+//! run, otherwise in the `match` behind it.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};

@@ -5,6 +5,8 @@
 //! too long becomes `u64::MAX`, which means never. A sleep gets its end from `restart::deadline_after`, so
 //! that a restarted sleep keeps the original end. CPU clocks include the current time slice of the calling
 //! thread, but not the current time slices of other threads of its process.
+//!
+//! A new clock is an arm of [`now`]. The programs `signals.c` and `jobs.c` of the tests check sleeps.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

@@ -1,7 +1,8 @@
 //! The calls for timers that send signals. `process/itimers.rs` has the timers and their locks; this file
 //! converts times and structures. The lock of the process's timers is held only while the table is searched
 //! or changed. Timers of run time (ITIMER_VIRTUAL, ITIMER_PROF) are accepted and never expire. The programs
-//! `signals.c` and `jobs.c` test the calls.
+//! `signals.c` and `jobs.c` test the calls. A timer with another receiver needs a variant of `Notify`
+//! (`process/itimers.rs`).
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

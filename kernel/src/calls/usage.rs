@@ -5,7 +5,8 @@
 //! resident pages. They are atomic and read without a lock, so they may be slightly inconsistent. All run
 //! time counts as user time. The limits are in `process/limits.rs`, under the lock `Process::limits`. After a
 //! change of limits, [`set`] calls `renew::renew`, because the engine and the table of descriptors have
-//! copies. `processes.rs` uses [`of_ended`] for wait4. The programs `usage.c` and `jobs.c` test getrusage.
+//! copies. `processes.rs` uses [`of_ended`] for wait4 and waitid. The programs `usage.c` and `jobs.c` test
+//! getrusage.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
