@@ -4,6 +4,7 @@
 //! arguments and environment from them. The command `cargo xtask boot` writes the archive
 //! (`kernel/xtask/src/boot/archive.rs`). The first invalid header ends the list, so a damaged archive gives
 //! fewer files, and never a panic. Owners, times and inode numbers are ignored.
+//! `cargo test --package freehold-kernel` runs the tests below.
 
 /// Bytes of a header.
 const HEADER: usize = 110;

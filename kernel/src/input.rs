@@ -3,6 +3,7 @@
 //!
 //! This file has no lock and touches no device, so its tests run on any machine. `files/console.rs` polls the
 //! serial port and guards the [`Input`] with a lock. `PROTOCOL.md` describes the two kinds of console.
+//! `cargo test --package freehold-kernel` runs the tests below.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

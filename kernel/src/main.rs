@@ -1,6 +1,9 @@
 //! A bare-metal kernel that runs Linux programs on the address spaces of Freehold. `README.md` says how to
 //! build and run it, and has the order of the layers: a module uses only layers above its own, which a test
 //! checks (`kernel/xtask/tests/layers.rs`). `kernel_main` (`start.rs`) boots the kernel step by step.
+//!
+//! A new folder, or a new file directly in `src`, also needs its place in `LAYERS` of that test and in the
+//! table of `README.md`.
 #![cfg_attr(bare_metal, no_std, no_main)]
 #![cfg_attr(bare_metal, expect(unsafe_code, reason = "a kernel"))]
 

@@ -2,7 +2,8 @@
 //!
 //! Each option has a static, a function that returns its value, and an arm in [`init`]. A new option needs
 //! these three and a line in the table. `start.rs` calls [`init`] before the other CPUs start, so all statics
-//! are read without a lock. Only `WATCHES` is written later, when a tracer asks for stops at system calls.
+//! are read without a lock. Only `WATCHES` is written later, when a tracer asks for stops at system calls. An
+//! option that observes traps or system calls also belongs in the value that [`init`] stores in `WATCHES`.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

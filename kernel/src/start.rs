@@ -7,6 +7,9 @@
 //! This file is the top layer, so it may use all other layers. [`HANDLERS`] is the only way for `arch` to
 //! call the layers above it. The tests `end-panic` and `end-page-fault` in `kernel/tests/tests.toml` check
 //! the report of a failure during the boot.
+//!
+//! A new part of the kernel is prepared in [`kernel_main`] after the parts that it uses. A step that every
+//! CPU needs also belongs in `secondary_main` (`boot/smp.rs`).
 
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};

@@ -3,7 +3,7 @@
 //!
 //! `start.rs` splits the line and runs the program; `options.rs` interprets the options. `cargo xtask boot`
 //! passes the program in the archive instead (`PROTOCOL.md`), so only a kernel that is started by hand gets
-//! arguments from here.
+//! arguments from here. `cargo test --package freehold-kernel` runs the test below.
 
 /// Splits a command line into the options, and the program with its arguments.
 pub fn split(line: &str) -> (&str, &str) {
