@@ -1,5 +1,6 @@
 //! The command behind `cargo xtask boot` and `cargo xtask kernel-tests`: `xtask` starts this program with
-//! their arguments. The exit status is that of the subcommand.
+//! their arguments. The exit status is that of the subcommand. A new subcommand needs an arm here and in
+//! `xtask/src/main.rs`.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

@@ -5,6 +5,9 @@
 //! pass it down (as `arch/handlers.rs` and `process/observer.rs` do), rather than add an exception. A method
 //! is known only by its name, so a new name that the standard library also uses may need an entry in
 //! `COMMON`.
+//!
+//! A new folder or file directly below `kernel/src` needs an entry in [`LAYERS`].
+//! `cargo test --package kernel-xtask` runs the tests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

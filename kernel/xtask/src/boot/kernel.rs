@@ -1,6 +1,7 @@
 //! Builds the kernel and checks its image. The flags and the profile must agree with `kernel/build.sh`, the
 //! script for a build by hand. The two variants have target folders of their own, because flags and features
-//! differ from those of the workspace. Cargo's messages say where the image is.
+//! differ from those of the workspace. Cargo's messages say where the image is. A further variant of the
+//! kernel needs a function like [`build_for_five_levels`] and a target folder of its own.
 
 use std::{
     env, fs,

@@ -12,6 +12,10 @@
 //! `kernel_tests` and `kernel_bench` use the same modules to run their machines. Functions fail with a
 //! message for the user, which [`command`] prints. A run writes only to a temporary folder, to `target/`, and
 //! to the files that the arguments name.
+//!
+//! A new argument is a field of [`Options`] and a field of [`Machine`] or a change of [`Program`]. A new
+//! agreement with the kernel belongs in `kernel/PROTOCOL.md` first. `cargo test --package kernel-xtask` runs
+//! the tests of all these files; they build no kernel.
 
 pub mod archive;
 pub mod kernel;

@@ -3,7 +3,8 @@
 //! A program of this machine is packed with its interpreter and its shared libraries (`links.rs`), at the
 //! same paths as on this machine. The kernel reads arguments and environment from the two files that
 //! [`Program::finish`] writes (`kernel/PROTOCOL.md`), so `finish` must be called last. `kernel_tests` and
-//! `kernel_bench` build their own trees with the functions here.
+//! `kernel_bench` build their own trees with the functions here. A file that every program needs belongs in
+//! `Tree::with_skeleton` (`tree.rs`).
 
 use std::{
     collections::BTreeMap,

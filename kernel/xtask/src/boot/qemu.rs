@@ -5,7 +5,8 @@
 //! the terminal is restored, and a machine that makes no progress ends. QEMU therefore gets SIGKILL when this
 //! program dies. To end QEMU itself, this program sends SIGTERM, at which QEMU restores the terminal, and
 //! SIGKILL only if QEMU does not end. At a time limit the machine first gets a nonmaskable interrupt, at
-//! which the kernel reports its state.
+//! which the kernel reports its state. A new argument of QEMU belongs in `Machine::command`, or in
+//! `Machine::more` if only some runs need it.
 
 #![expect(unsafe_code, reason = "requests before exec that QEMU dies with this program")]
 

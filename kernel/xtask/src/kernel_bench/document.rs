@@ -5,6 +5,9 @@
 //! target. The tables of times have the best of many runs, because other load of the host only makes runs
 //! slower. A later run replaces the text between two marks in a document, so the marks must not change while
 //! documents contain them.
+//!
+//! A new row of instructions belongs in `rows.rs`, and a new row of times in `times`. The tests below check
+//! figures, targets and the replacement.
 
 use std::{collections::BTreeMap, fs, path::Path};
 

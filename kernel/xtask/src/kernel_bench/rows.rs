@@ -1,6 +1,7 @@
 //! The measured operations: the names that `kernel/tests/programs/bench.rs` prints, their labels in the table
 //! of instructions, and the target of each. `document.rs` makes a row of each entry, in this order, and marks
-//! a missed target.
+//! a missed target. `cargo xtask boot --bench` prints the table; its exit status does not depend on the
+//! targets.
 
 /// A target.
 #[derive(Debug, Clone, Copy, PartialEq)]

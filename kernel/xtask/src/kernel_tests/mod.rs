@@ -8,6 +8,9 @@
 //! `kernel/tests/programs`. `kernel/tests/README.md` describes entries and programs. The expected output is
 //! written in the table, or is the output of the same run on this machine's Linux. The module `boot` runs the
 //! machine. Two tests run at a time; each has its own temporary folder.
+//!
+//! A new way to judge a run is a field in `table.rs` and a check in `verdict.rs`.
+//! `cargo test --package kernel-xtask` tests these files without a machine.
 
 pub mod ltp;
 pub mod on_linux;

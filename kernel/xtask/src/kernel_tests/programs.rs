@@ -3,6 +3,9 @@
 //! source or of `check.h`. Cargo builds examples, in its own target folder. Tests share programs, so one lock
 //! serialises the builds. A missing compiler leaves a test out; a program that does not compile fails the
 //! test. Warnings of the C and Rust compilers are errors.
+//!
+//! A new kind of build needs a variant of `By` (`table.rs`), an arm in `By::compiler` and in `By::folder`,
+//! and its name in `kernel/tests/README.md`.
 
 use std::{
     env, fs,

@@ -1,7 +1,7 @@
 //! The table of the kernel's tests, `kernel/tests/tests.toml`: its fields, as types, and the selection of
 //! tests. `kernel/tests/README.md` describes the fields for readers of the table, so change that document
 //! together with the types. Unknown fields are errors. A test below checks that the table is valid and that
-//! its files exist.
+//! its files exist. `mod.rs` uses a new field to pack or boot the test, or `verdict.rs` to judge it.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
