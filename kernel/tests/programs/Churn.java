@@ -1,5 +1,6 @@
 // Java: threads that fill the heap so that it is collected many times, a mapped file, a child process, and
-// stacks that overflow.
+// stacks that overflow. The test `java` compares the output with that on Linux, so no line may depend on time
+// or on the order of threads.
 import java.io.RandomAccessFile;
 import java.lang.management.ManagementFactory;
 import java.nio.channels.FileChannel.MapMode;

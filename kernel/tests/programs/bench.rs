@@ -8,7 +8,8 @@
 //! calls that take long. `rest` sleeps first. `end` stops the machine at the end, as Linux's first process
 //! must. `kernel_bench` of `kernel/xtask` starts the program with these words and reads the lines, whose
 //! names are in its `rows.rs`; a missing line `done 1` means that the program failed. The program is one file
-//! without dependencies, so it declares the C functions that it calls.
+//! without dependencies, so it declares the C functions that it calls. A new figure needs a line in `rows.rs`
+//! or, for times, in `document.rs`.
 
 use std::{
     arch::x86_64::_rdtsc,

@@ -1,3 +1,6 @@
+# Commands of the test `gdb`, which runs `broken.c` under gdb: breakpoints, a watchpoint by single steps,
+# changed registers, a caught system call. The test compares the output with that on Linux, except addresses
+# and PIDs.
 set pagination off
 set print thread-events off
 set can-use-hw-watchpoints 0

@@ -1,7 +1,7 @@
 // A program with errors for valgrind to find: uses of memory that is uninitialised, out of bounds, freed or
 // lost. Its threads call a function at which gdb stops (`break.gdb`). The tests `valgrind`, `gdb` and
 // `strace` compare the output of these tools with the same run on Linux. The program makes the errors only if
-// it has an argument.
+// it has an argument. `break.gdb` uses the names `stop_here` and `changed`.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>

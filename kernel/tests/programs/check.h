@@ -3,6 +3,8 @@
 // A program is a list of parts. To add a part, write a function whose name states the fact, and add
 // PART(name) to `main`. The program must also pass on Linux (`cargo xtask kernel-tests --linux NAME`).
 // `kernel/tests/tests.toml` says how the program is run and which names of parts its output must contain.
+// `kernel/tests/README.md` lists the subject of each program. A new subject gets a program of its own, and a
+// row there.
 #ifndef CHECK_H
 #define CHECK_H
 #include <errno.h>

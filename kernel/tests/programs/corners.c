@@ -1,7 +1,8 @@
 // Rare cases of calls: memory policies, personalities, settings of prctl, limits, mounts, overcommitted
 // memory, and the order in which errors are checked. Checks files of `kernel/src/calls` and
 // `kernel/src/proc`. Parts that change settings of the machine or need the superuser outside of a user
-// namespace run only without an argument. On Linux the test therefore passes `unprivileged`.
+// namespace run only without an argument. On Linux the test therefore passes `unprivileged`. Cases of
+// calls that are the subject of no other program belong here.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -1,4 +1,6 @@
-// Goroutines that communicate over channels, and garbage that is collected while they run.
+// Goroutines that communicate over channels, and garbage that is collected while they run. The tests
+// `goroutines`, `goroutines-pressure` and `qemu-user` compare the output with that on Linux, so no line may
+// depend on time or on the order of goroutines.
 package main
 
 import (

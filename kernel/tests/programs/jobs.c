@@ -1,7 +1,8 @@
 // Rare cases of signals: flags of handlers, queues, sleeps, stops, timers, limits, threads that call exec.
 // Also tests futexes and masks during a call, and prints how late a sleeping thread wakes while another
 // process uses the CPU. Checks `kernel/src/process`; `signals.c` has the common cases of signals. Times are
-// checked only roughly, because the host may have other load.
+// checked only roughly, because the host may have other load. A part about signals, futexes or sleeps belongs
+// here; other rare cases belong in `corners.c`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <linux/futex.h>

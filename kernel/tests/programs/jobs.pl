@@ -1,4 +1,5 @@
-# Perl: threads, children behind pipes, large tables, files, signals.
+# Perl: threads, children behind pipes, large tables, files, signals. The test `perl` compares the output with
+# that on Linux, so no line may depend on time or on the order of threads.
 use strict;
 use warnings;
 use threads;

@@ -1,4 +1,5 @@
-# Ruby: threads, children, fibers, a heap that is collected and compacted.
+# Ruby: threads, children, fibers, a heap that is collected and compacted. The test `ruby` compares the output
+# with that on Linux, so no line may depend on time or on the order of threads.
 require "digest"
 require "timeout"
 $stdout.sync = true

@@ -1,4 +1,8 @@
-"""Python's libraries that use the kernel: files, threads, processes, mappings, time."""
+"""Python's libraries that use the kernel: files, threads, processes, mappings, time.
+
+The test `python` compares the output with that on Linux, so no line may depend on time or on the
+order of threads.
+"""
 import concurrent.futures
 import gc
 import hashlib

@@ -4,6 +4,8 @@
 //
 //     loops NAME|all [THREADS [ROUNDS]]       threads of one process
 //     loops -p NAME|all [PROCESSES [ROUNDS]]  processes
+//
+// A new loop needs a function, and an entry in `loops`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>

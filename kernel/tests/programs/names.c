@@ -1,5 +1,6 @@
 // Names: renaming, links, removal, unnamed files, and their entries in /proc. Checks
-// `kernel/src/files/names.rs`, holes of files, and a mount of files with huge pages.
+// `kernel/src/files/names.rs`, holes of files, and a mount of files with huge pages. Parts about the
+// contents of files belong in `files.c`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>

@@ -1,4 +1,5 @@
--- Tables, indices, transactions, and a memory-mapped file.
+-- Tables, indices, transactions, and a memory-mapped file. The test `sqlite` compares the output with that on
+-- Linux.
 PRAGMA mmap_size = 67108864;
 PRAGMA journal_mode = WAL;
 CREATE TABLE rows (id INTEGER PRIMARY KEY, word TEXT, number INTEGER);

@@ -1,6 +1,7 @@
 //! Threads of Rust's standard library: scopes, channels, locks, a caught panic, growing memory. Four threads
 //! run at a time. The test `threads-rust` compares the output with that of the same run on Linux, so every
-//! line must be the same in every run: no times, addresses or orders of threads.
+//! line must be the same in every run: no times, addresses or orders of threads. Checks of the C library's
+//! threads belong in `threads.c`.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,4 +1,6 @@
-// Node: workers that share memory and wait for each other, heaps under pressure, files, a child process.
+// Node: workers that share memory and wait for each other, heaps under pressure, files, a child process. The
+// test `node` compares the output with that on Linux, so no line may depend on time or on the order of
+// workers.
 const { Worker, isMainThread, workerData, parentPort } = require("worker_threads");
 const fs = require("fs");
 const { spawnSync } = require("child_process");
