@@ -360,7 +360,8 @@ enum Kind {
     Succeeded,
     /// Written if the call fails. Success writes another line.
     Failed,
-    /// Written if the call sets a limit of its own process that affects mapping. The line has the new limits.
+    /// Written if the call sets a limit of the calling process, and the limit affects mapping. The line has
+    /// the new limits.
     Limit,
     /// Written if the fcntl copies a descriptor, seals a file, or reads its seals.
     Control,

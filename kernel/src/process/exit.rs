@@ -96,8 +96,8 @@ pub fn exit_thread() -> ! {
     end()
 }
 
-/// Adds the thread's counters to those of its process, and lets other threads take signals of the process
-/// that this thread would have taken.
+/// Adds the thread's counters to those of its process. Passes the pending signals that this thread would have
+/// taken for its process to other threads.
 fn leave_signals(process: &Process, here: &Thread) {
     scheduler::count_turn();
     process.usage.thread_ends(here);

@@ -5,7 +5,7 @@
 //!
 //! `arch/trap.rs` calls [`page`], [`refused`] and [`exception`] through the table of handlers, and
 //! `thread.rs` calls [`beyond_end`]. The numbers, codes and addresses of the signals are those of Linux; the
-//! programs `signals.c`, `keys.c` and `canonical.c` of the tests compare them.
+//! programs `signals.c`, `keys.c` and `canonical.c` of the tests check them.
 //!
 //! An exception without an arm in [`exception`] raises SIGSEGV.
 

@@ -265,7 +265,7 @@ fn faults(threads: usize) -> f64 {
         let began = Instant::now();
         touch(at, EACH);
         let took = began.elapsed();
-        // Unmapping interrupts the other thread, so it is not measured.
+        // Unmapping interrupts the other thread, so the time of unmapping is not measured.
         start.wait();
         unmap(at, EACH);
         took

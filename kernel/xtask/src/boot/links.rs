@@ -30,7 +30,8 @@ pub struct Needs {
 }
 
 /// Reads the interpreter and the libraries that the file at `path` names. Returns nothing for a file that is
-/// neither a program nor a library, and for a program for another machine, which an emulator runs.
+/// neither a program nor a library. Also returns nothing for a program for another machine, because an
+/// emulator runs such a program.
 ///
 /// # Errors
 ///
