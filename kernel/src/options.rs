@@ -4,6 +4,8 @@
 //! these three and a line in the table. `start.rs` calls [`init`] before the other CPUs start, so all statics
 //! are read without a lock. Only `WATCHES` is written later, when a tracer asks for stops at system calls. An
 //! option that observes traps or system calls also belongs in the value that [`init`] stores in `WATCHES`.
+//!
+//! The tests `end-panic`, `end-page-fault` and `end-stack-overflow` use the options `crash`.
 
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 

@@ -5,6 +5,7 @@
 //! It ends where the CPU leaves the kernel, halts, or lets interrupts in during a long call (`preempt`). The
 //! running thread may change within an interval. `trap.rs`, `calls/mod.rs`, `preempt.rs` and `scheduler.rs`
 //! mark these places; a new way into the kernel or out of it needs a mark. `halt.rs` writes the report.
+//! `cargo xtask boot --bench` measures this time for long calls.
 
 use crate::arch::{clock, cpu::cpu};
 use crate::options;

@@ -1,7 +1,8 @@
 //! Calls that make files without a path: eventfd, timerfd, memory files, userfaultfd. `files/event.rs`,
 //! `files/timer.rs`, `files/node.rs` and `process/userfault.rs` have the types of these files, and their
 //! locks. A memory file is a node of the tree without a name in a directory. The programs `files.c`,
-//! `faults.c` and `corners.c` test the calls.
+//! `faults.c` and `corners.c` test the calls. A new kind of file needs its type in `files/`, and a call here
+//! that passes the file to `add`.
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

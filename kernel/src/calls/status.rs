@@ -2,7 +2,7 @@
 //! [`Stat`](crate::files::Stat) and of [`Node`]; this file writes them in Linux's layouts. Permissions and
 //! owners are stored but not checked, except for the execute bit. Fields of a node are atomic and set one by
 //! one, so a concurrent stat may see some of them changed. The programs `files.c` and `names.c` use these
-//! calls.
+//! calls. A new field of stat belongs in `Stat` or `Node`, and in [`put_stat`] and [`statx`].
 
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};

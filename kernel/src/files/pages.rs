@@ -3,7 +3,7 @@
 //!
 //! [`Archived`] is the engine's `Pager` for one file. The archive itself is never written. Changed pages stay
 //! in the engine's page cache. Pages that were truncated or punched out are listed, because they must read as
-//! zeroes later. A spin lock guards the list.
+//! zeroes later. A spin lock guards the list. Every program of the tests is loaded through [`Archived`].
 
 use crate::arch::lock::SpinLock;
 use crate::platform::Machine;

@@ -8,6 +8,9 @@
 //! stacks (`stacks.rs`), whose number depends on programs. [`alloc`] also uses the reserve, and supplies the
 //! heap (`heap.rs`). No function sleeps. A frame number of 0 means "none" in the lists; frame 0 itself is
 //! never free, because `memory::init` adds no memory below 1 MiB.
+//!
+//! The program `corners.c` of the tests uses up all memory, and checks that ended processes have freed their
+//! memory.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};

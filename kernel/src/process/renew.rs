@@ -1,7 +1,7 @@
 //! Effects of a process's limits (`limits.rs`): on its space, its descriptors and its writes to files. A call
 //! that changes limits or users calls [`renew`] afterwards, and so does an exec, because the new space and
 //! the table of descriptors have copies of the limits. Calls that write to files pass [`file_room`] to
-//! `Open::write`.
+//! `Open::write`. The programs `appends.c`, `files.c` and `jobs.c` of the tests check these effects.
 
 use crate::errno::EFBIG;
 use crate::process::{Process, signal};

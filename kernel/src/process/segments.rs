@@ -2,7 +2,8 @@
 //! memory and counts how often a segment is attached; `calls/shm.rs` has the calls. The spin lock of [`ALL`]
 //! guards the table and the data of every segment. A segment is dropped without that lock, because dropping
 //! it may free its memory. A segment that is marked for removal stays in the table until [`forget`] finds
-//! that it is attached nowhere. Identifiers are assigned as on Linux, because programs can observe them.
+//! that it is attached nowhere. Identifiers are assigned as on Linux, because programs can observe them. The
+//! programs `corners.c`, `faults.c` and `files.c` of the tests check segments.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::files::pages::allocated;

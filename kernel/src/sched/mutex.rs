@@ -11,6 +11,8 @@
 //! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken thread takes
 //! the lock as 2, because other threads may still sleep. A wait ends only when the thread gets the lock or is
 //! killed, so a signal that does not kill the thread does not interrupt its call.
+//!
+//! The program `appends.c` of the tests checks that holders exclude each other.
 
 use super::thread::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};

@@ -1,6 +1,6 @@
 //! Makes random system calls: every number, with arguments that ordinary programs do not pass. The kernel may
 //! refuse the calls or end the process; the machine must continue to run. The test `wild` expects the last
-//! line of the report, `the machine survived`.
+//! line that this program prints, `the machine survived`.
 //!
 //!     wild [--calls N] [--seed N] [--batch N] [--from N --to N] [--drop] [--verbose]
 //!
@@ -9,6 +9,8 @@
 //! machine are left out ([`LEFT_OUT`]), such as advice that poisons frames. The calls of a batch depend only
 //! on the seed and the number of the batch, so a failure can be repeated. `--drop` drops the superuser's
 //! rights first, for runs on a machine in use. `--verbose` prints each call before it is made.
+//!
+//! `--from` and `--to` limit the numbers of the calls. A new kind of argument belongs in `argument`.
 
 use std::{
     arch::asm,

@@ -1,7 +1,7 @@
 //! Makes a recording (`docs/reference/trace-format.md`) from the lines that the kernel wrote to its recording
 //! port (`kernel/PROTOCOL.md`). `kernel/src/record.rs` writes the lines, and `freehold replay` reads the
 //! files. This file only distributes lines to the two files and adds their first lines; it does not parse
-//! events.
+//! events. The tests `recorded-shell` and `recorded-threads` replay such files.
 
 use std::{
     fs::File,

@@ -1,6 +1,7 @@
 //! Debian's cloud kernel, with which `--linux` compares: downloads its package once, unpacks the image, and
 //! composes its command line. `kernel_bench/mod.rs` runs the same program on both kernels. Without a network
 //! or Debian's apt the comparison fails with a message; the kernel's own figures do not need this file.
+//! Another version of Linux needs a line in `PACKAGES`.
 
 use std::{
     fs,
