@@ -5,7 +5,7 @@
 //! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
 //!
 //! `unmap_all` (`space/change/unmap.rs`) allocates nothing and cannot fail. No munmap may be in progress at
-//! the same time, so `clear` first waits until each has ended. `exec_and_exit_hold_the_lock` in
+//! the same time, so `clear` first waits until each munmap has ended. `exec_and_exit_hold_the_lock` in
 //! `tests/munmap/callers.rs` checks which locks are held.
 
 use crate::space::AddressSpace;

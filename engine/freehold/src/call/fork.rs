@@ -21,7 +21,9 @@
 //!
 //! `copy_entries` of `freehold-vmspace` copies the entries of small pages, and `hugetlb/moves.rs` those of
 //! huge pages of pools. `tests/fork` and `shuttle_engine/fork.rs` compare the memory of parent and child.
-//! Without the flush, `no_cached_translation_is_left_when_a_call_returns` fails.
+//! Without the flush, `no_cached_translation_is_left_when_a_call_returns` fails. A new setting of an address
+//! space needs a line in `new_child` or `copy_into` if children inherit it. A new kind of entry that faults
+//! cannot recreate needs a VMA flag in `has_entries_to_copy`.
 
 use crate::space::{
     AddressSpace, SpaceConfig,

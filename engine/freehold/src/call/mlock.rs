@@ -10,7 +10,8 @@
 //! locked pages must change with the flag of each VMA: RLIMIT_MEMLOCK limits this count.
 //!
 //! The right to change VMAs (`WriteGuard`) is released before pages are faulted in, so a failed fault leaves
-//! the range locked. The model's `mlock.rs` and `lab/freehold-model/cases/mlock.txt` have the rules.
+//! the range locked. The model's `mlock.rs` and `lab/freehold-model/cases/mlock.txt` have the rules, and
+//! `tests/mmap/merging.rs` tests that both kinds of `default_flags` are kept.
 
 use crate::{
     PAGE_SIZE,

@@ -2,15 +2,18 @@
 //!
 //! Each call decodes its arguments and acquires the right that it needs (`space/locking.rs`). It then uses
 //! the operations of the layers below: changes (`space/change/`), faults (`fault/`), huge pages (`hugetlb/`).
-//! The section *Locks* of a public call names its locks.
+//! The section *Locks* of a public call names its locks. Most files bear the name of their call. `exit.rs`
+//! also empties a space for exec, `ksm.rs` has PR_SET_MEMORY_MERGE, and `special.rs` installs the vdso and
+//! similar mappings. `report/` has mincore and the data of /proc files.
 //!
 //! The order of a call's checks is Linux's, because a program sees which of two errors it gets. The model
 //! (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls compare the model
 //! with the engine and with the running kernel, and each file in `lab/freehold-model/cases` tests one rule.
 //!
-//! `tests/sweep` (below `engine/freehold`) makes each allocation of each public call fail, and checks the
-//! state that the call leaves. A new call needs an entry in `tests/sweep/ops`: without the entry, the test
-//! `every_public_call_is_swept_or_exempt_for_a_reason` fails.
+//! A new call gets a file of its own here, an enum in `error/`, a row in `docs/reference/operations.md`, and
+//! tests; the heads of `tests/main.rs` and `tests/every_call/mod.rs` list the places. `tests/sweep` makes
+//! each allocation of each public call fail, and checks the state that the call leaves. Without an entry in
+//! `tests/sweep/ops`, the test `every_public_call_is_swept_or_exempt_for_a_reason` fails.
 
 mod brk;
 mod exit;

@@ -4,7 +4,8 @@
 //! holes in the range comes before the first flag is set. Each call that unmaps or changes VMAs checks the
 //! flag itself: `space/change/unmap.rs`, `mprotect.rs`, `mremap/mod.rs`, and for discards `check_seal` in
 //! `madvise/advice.rs`. A new call of that kind must check it too. The model's `seal.rs` and
-//! `lab/freehold-model/cases/seal.txt` have the rules.
+//! `lab/freehold-model/cases/seal.txt` have the rules, and `tests/guards.rs` lists calls that fail on a
+//! sealed mapping.
 
 use crate::{
     error::MsealError,

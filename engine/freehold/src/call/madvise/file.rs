@@ -3,7 +3,8 @@
 //! WILLNEED reads pages into the cache (`file/fill.rs`), and REMOVE punches a hole into the file
 //! (`file/change/truncate.rs`). Operations on a file may wait for its backing store (`file/pager.rs`), so no
 //! lock of the address space may be held during such an operation. A userfaultfd that requested messages
-//! about removed pages is notified first, also without a lock. `tests/files/advice.rs` has the tests.
+//! about removed pages is notified first, also without a lock. After such an operation the VMA must be looked
+//! up again (hazard C-69). `tests/files/advice.rs` has the tests.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{
