@@ -24,8 +24,9 @@
 //!
 //! `WriteGuard::charge` (`space/limits.rs`) charges for changes of an address space, and `file/committed.rs`
 //! for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the check in
-//! the `Drop` of [`CommittedMemory`] fails at the end of the engine. `tests/mmap/committed.rs` tests the
-//! rules of the table, and `loom_tests.rs` tests concurrent charges.
+//! the `Drop` of [`CommittedMemory`] fails at the end of the engine. A file chooses its row of the table by
+//! `Committed` (`file/mapping.rs`). `tests/mmap/committed.rs` tests the rules of the table, and
+//! `loom_tests.rs` tests concurrent charges (`cargo xtask loom`).
 
 #[cfg(all(test, loom))]
 mod loom_tests;

@@ -2,7 +2,8 @@
 //!
 //! A struct that is needed only with a feature has a field of such a type. Without the feature, no value of
 //! the struct can be created. The compiler knows this, and removes the code that handles such a value.
-//! `VmFlags::POSSIBLE` removes the code that depends on the flags of a VMA.
+//! `VmFlags::POSSIBLE` removes the code that depends on the flags of a VMA. A new feature also needs a row in
+//! `lib.rs` and an entry in `Cargo.toml`; `.ci/run` runs clippy on the crate without features.
 
 /// Defines a type that has a value only if the crate has a feature.
 macro_rules! feature {

@@ -2,6 +2,7 @@
 //!
 //! A struct of settings is `#[non_exhaustive]`, so that later versions can add a setting. A program outside
 //! of this crate therefore starts from a default and calls one method for each setting that it changes.
+//! `Config` (`engine/config.rs`), `SpaceConfig` (`space/mod.rs`) and smaller structs are made in this way.
 
 /// Defines a struct of public fields. Each field has a method that takes the settings and returns them with a
 /// new value of the field.

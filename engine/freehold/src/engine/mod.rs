@@ -3,7 +3,9 @@
 //!
 //! Each setting is a word that is read and written on its own, without a lock. A change applies at once to
 //! all address spaces, and does not affect existing mappings. A new setting that can change must be such a
-//! word too, because a fault reads settings without a lock.
+//! word too, because a fault reads settings without a lock. The setting needs an initial value in
+//! `config.rs`, and a new field of [`Engine`] a line in `announce!`, which names the field in reports of the
+//! simulation.
 //!
 //! Files are a lower layer than the engine. State that they need is therefore in [`Files`] (`file/files.rs`),
 //! to which the engine refers. `config.rs` has the initial settings, and `trim.rs` frees memory that is kept

@@ -1,6 +1,8 @@
 //! Errors of calls that access the memory of another process, report about an address space, set the bounds
 //! of its arguments, move the stack, or pin pages. `remote/`, `report/`, `space/arguments.rs` and
-//! `call/stack_move.rs` return these errors. `mod.rs` describes the macros and the messages.
+//! `call/stack_move.rs` return these errors. `mod.rs` describes the macros and the messages. A new variant of
+//! [`AccessError`] also needs an arm in the conversion to [`PinError`] below, and in that to `MadviseError`
+//! (`call/madvise/failure.rs`).
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;

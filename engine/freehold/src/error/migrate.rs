@@ -1,6 +1,6 @@
 //! The error of a move of a page to another frame. `rmap/migrate.rs` and `file/change/exchange.rs` return it.
 //! No system call reports this error, so it has no errno: `rmap/failure.rs` and `call/madvise/failure.rs`
-//! convert it.
+//! convert it, and a new variant needs an arm there.
 
 freehold_sync::error_enum! {
     /// Reason why a page was not moved to another frame.

@@ -1,6 +1,6 @@
-//! Errors of calls that configure engines and address spaces: their creation, and the settings that Linux has
-//! in prctl. `mod.rs` describes the macros and the messages. The checks that return these errors are in
-//! `engine/mod.rs`, in `space/`, and in `call/brk.rs` and `call/ksm.rs`.
+//! Errors of calls that configure engines and address spaces: their creation, the break, and the settings
+//! that Linux has in prctl. `mod.rs` describes the macros and the messages. The checks that return these
+//! errors are in `engine/mod.rs`, in `space/`, and in `call/brk.rs` and `call/ksm.rs`.
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;

@@ -1,5 +1,5 @@
 //! Errors of userfaultfd: of registration, of the operations of the pager, and of reading messages. `uffd/`
-//! returns these errors. `mod.rs` describes the macros and the messages.
+//! returns these errors. `mod.rs` describes the macros and the messages. The tests are those of `tests/uffd`.
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;

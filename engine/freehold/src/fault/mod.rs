@@ -18,11 +18,13 @@
 //! out of line (`inline(never)`). Otherwise every fault would pay for the stack frames of gathers, which cost
 //! the most common fault a third of its time.
 //!
-//! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that all kinds of
-//! faults share. The other files serve one kind of fault each: `anon.rs`, `mthp.rs` and `huge.rs` anonymous
-//! memory, `file.rs` and `shmem_mthp.rs` files, `cow.rs` stores to pages that are mapped read-only,
+//! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that several kinds
+//! of faults share. The other files serve one kind of fault each: `anon.rs`, `mthp.rs` and `huge.rs`
+//! anonymous memory, `file.rs` and `shmem_mthp.rs` files, `cow.rs` stores to pages that are mapped read-only,
 //! `special.rs` mappings with hooks, `stack.rs` growing stacks. `populate.rs` makes faults in advance, and
-//! `collapse.rs` belongs to MADV_COLLAPSE.
+//! `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools have their own files in `hugetlb/fault/`, and
+//! faults that a userfaultfd's pager serves in `uffd/fault.rs`. A new kind of object that a VMA can map gets
+//! a file here and an arm in `resolve`; a new kind of marker gets an arm in `marker_fault`.
 //!
 //! An attempt must not wait for a page, a frame or a pager while it holds a lock: it returns a
 //! `FaultOutcome`, and `handle_fault` waits without locks. An entry that was read without the table's lock is

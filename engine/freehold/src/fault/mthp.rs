@@ -11,9 +11,10 @@
 //! and a copy is only one page, as without blocks.
 //!
 //! `anon.rs` calls [`block_fault`](AddressSpace::block_fault) for the first store to a page, while a lock
-//! keeps the VMA unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes;
-//! `shmem_mthp.rs` is the counterpart for shared memory. `tests/huge/blocks.rs` tests which pages a store
-//! allocates.
+//! keeps the VMA unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes, which
+//! `engine/config.rs` defines; `shmem_mthp.rs` is the counterpart for shared memory. The entries of a block
+//! are checked again under the lock of the table (`map_block` of `freehold-vmspace`), because the first check
+//! reads them without a lock. `tests/huge/blocks.rs` tests which pages a store allocates.
 
 use super::{FaultOutcome, vma_pte_flags, written};
 use crate::{

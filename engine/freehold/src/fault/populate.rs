@@ -6,9 +6,9 @@
 //!
 //! mmap, mlock, brk, mprotect and mremap call `populate` or a variant of it after they have released their
 //! locks. madvise calls `populate_with`. The caller must hold no lock of the address space. [`Policy`] has
-//! the rules in which the variants differ. Each loop must check for a fatal signal or be bounded, because a
-//! program chooses the length of the range: `calls_of_any_length_end_with_a_fatal_signal` in
-//! `tests/every_call/hostile.rs` tests that.
+//! the rules in which the variants differ; a caller that needs other rules adds a variant of `Policy`. Each
+//! loop must check for a fatal signal or be bounded, because a program chooses the length of the range:
+//! `calls_of_any_length_end_with_a_fatal_signal` in `tests/every_call/hostile.rs` tests that.
 
 use super::{Access, FaultError, FaultOutcome, WaitFor, present::bits_of};
 use crate::uffd::state::Userfault;
