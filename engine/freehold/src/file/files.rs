@@ -3,8 +3,8 @@
 //!
 //! Each file and each special mapping keeps a reference to this state, which therefore exists as long as any
 //! of them. Two objects belong to the same engine if they refer to the same `Files`. Each field is constant,
-//! has its own lock, or is a single word. `memory` must stay the last field, because the fields before it
-//! free frames into it.
+//! has its own lock, or is a single word. State that only address spaces need is in `Engine` instead.
+//! `memory` must stay the last field, because the fields before it free frames into it.
 
 use super::{file_list::FileList, kinds::shmem_huge::SharedBlocks};
 use crate::{

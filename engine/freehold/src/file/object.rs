@@ -130,8 +130,8 @@ impl<P: Platform> Object<P> {
         }
     }
 
-    /// Records the end of a VMA. `flags` has the same value of `SHARED` as in the call of `opened` for this
-    /// VMA.
+    /// Records the end of a VMA. `SHARED` and `MAYWRITE` have the same values in `flags` as in the call of
+    /// `opened` for this VMA.
     pub(crate) fn closed(&self, flags: VmFlags) {
         if let Some(file) = self.file() {
             file.mapping().closed(flags);

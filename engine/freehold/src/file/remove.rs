@@ -118,8 +118,8 @@ impl<P: Platform> Mapping<P> {
         let cached = self.mark_leaving(pages_go, pages);
         // Pairs with the fence in `is_inside`.
         fence(SeqCst);
-        // A task that links a VMA after this check takes the i_mmap lock after this task released it, and
-        // therefore sees the marks and the size.
+        // A task that links a VMA after this check takes the i_mmap lock after this call has released that
+        // lock, and therefore sees the marks and the size.
         if !self.mappers().is_empty() {
             unmap(pages);
             if let Some(held) = self.marked_in_use(pages_go, pages) {

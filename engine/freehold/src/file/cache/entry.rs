@@ -1,9 +1,10 @@
 //! The word that a page has in the tree of its file's page cache: the frame of the page, two state bits, and
 //! the order of its block.
 //!
-//! `mapping.rs` has the table of the states and of the lock that each change needs. This file only encodes
-//! and decodes values; it reads and writes no word. Code that changes a word must use these functions,
-//! because the bits of the block's order must survive a change of the frame.
+//! `mapping.rs` has the table of the states and of the lock that each change needs; a new state needs a row
+//! there and a function of [`Word`]. This file only encodes and decodes values; it reads and writes no word.
+//! Code that changes a word must use these functions, because the bits of the block's order must survive a
+//! change of the frame.
 
 use crate::Pfn;
 

@@ -10,7 +10,9 @@
 //! | `invalidate_lock.rs` | the lock under which pages enter and leave, and their number |
 //!
 //! `mapping.rs` (in the folder above) has the table of a word's states, with the lock that each change of a
-//! word needs. `fill.rs` adds pages, `remove.rs` and `change/` remove or replace them.
+//! word needs. `fill.rs` adds pages, `remove.rs` and `change/` remove or replace them. New code that only
+//! finds pages belongs in `lookup.rs`. The tests are `tests/files`, and `shuttle_files.rs` in
+//! `lab/freehold-machine/tests`.
 
 pub(super) mod entry;
 pub(super) mod invalidate_lock;

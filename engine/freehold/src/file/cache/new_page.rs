@@ -6,6 +6,8 @@
 //! publishes under the lock of a page table, so that a fault that finds the page also finds the entry. If two
 //! tasks add the same page, the compare-and-swap in [`publish`](NewPage::publish) decides which of them
 //! succeeds. The frame's record must be complete before `publish`, because lookups take no lock.
+//! `uffd::c53_protected_fill_concurrent_with_accesses` (`shuttle_engine`) fails if the pager publishes too
+//! early.
 
 use super::entry::Word;
 use crate::{

@@ -11,7 +11,8 @@
 //!
 //! These operations find the entries through the VMAs that map the file (`rmap/tree/`), under the i_mmap
 //! lock. None of them may wait for a lock of an address space, because those locks come before the invalidate
-//! lock and the i_mmap lock. `mapping.rs` (in the folder above) has the states of a page.
+//! lock and the i_mmap lock. A new operation gets a file here and visits the VMAs with `each_mapper`
+//! (`rmap/tree/`), as `unmap.rs` does. `mapping.rs` (in the folder above) has the states of a page.
 
 mod drop_clean;
 mod exchange;

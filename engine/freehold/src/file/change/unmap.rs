@@ -3,8 +3,8 @@
 //! Truncation, hole punching, revocation and memory failure (`rmap/lose.rs`) call [`unmap`](Mapping::unmap);
 //! the move of a page calls [`unmap_present`](Mapping::unmap_present). The walk holds the i_mmap lock for
 //! reading, which keeps the VMAs in the tree, and takes the locks of page tables one at a time. Every entry
-//! must be flushed before the i_mmap lock is released (hazard C-58). Huge pages of pools are cleared by
-//! `hugetlb/unmap_file.rs`, because their tables may be shared.
+//! must be flushed before the i_mmap lock is released (hazard C-58, tested by `tests/files/direct.rs`). Huge
+//! pages of pools are cleared by `hugetlb/unmap_file.rs`, because their tables may be shared.
 
 use crate::{
     PAGE_SHIFT, VirtAddr,

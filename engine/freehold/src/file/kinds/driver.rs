@@ -8,8 +8,8 @@
 //!
 //! `call/mmap/driver.rs` calls the hook and stores the answer. `special.rs` has the object that the hook
 //! returns, and the other hooks. An answer with flags or frames that the rules do not allow must be refused
-//! here, because the frames become visible to a program. `tests/special/hooks.rs` and
-//! `tests/special/mapping.rs` have the tests.
+//! here, because the frames become visible to a program; `MAY_ADD` and `MAY_TAKE` list the flags that a
+//! driver may change. `tests/special/hooks.rs` and `tests/special/mapping.rs` have the tests.
 
 use crate::file::{File, ForeignFrames, Special, VmaInfo};
 use crate::{PAGE_SHIFT, Pfn, counted::Counted, error::MmapError, platform::Platform, vma::flags::VmFlags};

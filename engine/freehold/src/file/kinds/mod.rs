@@ -10,7 +10,10 @@
 //! | `shmem_huge.rs` | settings for blocks of shared memory |
 //! | `zeroes.rs` | devices of zeroes |
 //!
-//! `mapping.rs` (in the folder above) has the rules of every file. A file's kind never changes.
+//! `mapping.rs` (in the folder above) has the rules of every file. A file's kind never changes. A new kind
+//! gets a file here. If its frames or contents follow other rules, it also gets a variant of `Kind` in
+//! `mapping.rs`. No `match` lists these variants: queries such as `is_secret` and `is_direct`, and the
+//! functions that call them, must take the new kind into account.
 
 mod direct;
 pub(super) mod driver;

@@ -6,7 +6,7 @@
 //! or belongs to a mount. [`Sizes`] is the answer for one mapping: the sizes of the blocks that are allowed
 //! in it. This file only computes the answer. `fault/shmem_mthp.rs` uses the answer in a fault, and
 //! `file/cache/mthp.rs` adds the blocks to the cache. `Files` keeps the settings in one word, which a fault
-//! reads without a lock. `tests/huge/shared.rs` tests the settings of an engine.
+//! reads without a lock. `tests/huge/shared.rs` tests the settings of an engine and of a mount.
 //!
 //! A new set of sizes needs its bits in [`SharedBlocks::word`] and in `of`, in the same order, a rule in
 //! `nameless` or `named`, a case in `tests/huge/shared.rs`, and a row in `docs/reference/replay.md`.

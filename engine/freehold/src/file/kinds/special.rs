@@ -18,6 +18,7 @@
 //! hook's answer in a read section, and only if no revocation has occurred since the hook was called
 //! ([`Asked`]). Otherwise it calls the hook again.
 //!
+//! A new hook needs a default body, because embedders implement [`VmOps`], and a row in the table there.
 //! `fault/special.rs` and `call/mmap/driver.rs` make entries. `call/special.rs` installs special mappings
 //! without a device. `tests/special` has the tests: `hooks.rs` for the rules of hooks, `random.rs` for the
 //! balance of `open` and `close`.
