@@ -9,10 +9,13 @@
 //! 4. `file/kinds/huge.rs`: files of huge pages;
 //! 5. `sharing.rs`: page tables that address spaces share, and the lock in each VMA that guards the sharing;
 //! 6. `unmap_file.rs`: unmapping pages of a file;
-//! 7. `tables.rs`, `zap.rs`, `moves.rs`, `fault/`: operations of address spaces.
+//! 7. `tables.rs`, `zap.rs`, `moves.rs`, `fault/`: operations of address spaces; `pools.rs`: operations of an
+//!    engine; `vma_reserves.rs`: the end of a VMA's reservations.
 //!
 //! The code that also handles small pages does everything else. A VMA of huge pages is a VMA of a file with
-//! the flag `HUGETLB`. The record of a page's first frame holds the page's reference count.
+//! the flag `HUGETLB`. The record of a page's first frame holds the page's reference count. A new call that
+//! clears or changes entries needs a row in the table of `sharing.rs`, which says why its tables are
+//! unshared.
 //!
 //! # Locks
 //!

@@ -5,7 +5,7 @@
 //! reports and userfaultfds look up tables of VMAs of huge pages. Such code must call
 //! [`keep_tables`](AddressSpace::keep_tables) first, and keep the result until it has finished with the
 //! table. Without it, the table may be unshared and freed during the use. `check_shared_tables` checks the
-//! rules after tests.
+//! rules after tests, and `tests/hugetlb/shared.rs` tests which VMAs share a table.
 
 use super::sharing::{SPAN, SharedTablesGuard, unshare};
 use crate::{

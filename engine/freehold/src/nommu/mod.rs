@@ -12,10 +12,10 @@
 //! | a file, private, writable | a copy | no other mapping |
 //! | a file, shared | the file's own frames, which must be contiguous | all shared mappings of the same pages |
 //!
-//! The frames of a mapping are its *region*. One tree ([`Regions`]) contains all regions. Each file has a
-//! second tree of the regions that are found through the file, ordered by page (`regions.rs`). A copy that
-//! several mappings share keeps its contents until the last mapping is unmapped, even if the file is written.
-//! The pages of a file lie in contiguous frames in two cases:
+//! The frames of a mapping are its *region* (`region.rs`). One tree ([`Regions`]) contains all regions. Each
+//! file has a second tree of the regions that are found through the file, ordered by page (`regions.rs`). A
+//! copy that several mappings share keeps its contents until the last mapping is unmapped, even if the file
+//! is written. The pages of a file lie in contiguous frames in two cases:
 //! - The file is shared memory whose pages are all allocated together. The first mapping without an MMU does
 //!   this if the file has no pages yet ([`Mapping::lay_out`](crate::file::Mapping::lay_out)).
 //! - The backing store of the file is itself memory and provides its frames
@@ -23,14 +23,16 @@
 //!
 //! A file cannot lose a page that is part of a shared mapping. Truncation fails with
 //! [`FillError::Busy`](crate::file::FillError::Busy) (ETXTBSY) if it would cut off even one byte of a mapped
-//! page. Other mappings keep their frames when the file loses its pages.
+//! page. Other mappings keep their frames when the file loses its pages. `area.rs` has the mappings of a
+//! space, and `mmap.rs` and `munmap.rs` the calls that change them. A new call gets a file beside these two;
+//! queries are in this file.
 //!
 //! # Locks
 //!
 //! From the outermost to the innermost: the file's content and invalidate locks; the space's lock, which has
 //! the rank of the mmap lock; the lock of all regions (nommu_region_sem); the file's i_mmap lock.
 //! `docs/guide/locking.md` has the complete order. `docs/reference/operations.md` lists the locks of each
-//! operation.
+//! operation. The tests are `nommu` in `engine/freehold/tests` and in `shuttle_engine`.
 //!
 //! 1. **The last user of a region removes the region under the regions' lock, held for writing. Lookups of
 //!    regions take the same lock.** A text that is found in a file's tree is therefore live, and its user

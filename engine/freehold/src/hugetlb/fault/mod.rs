@@ -22,7 +22,8 @@
 //! VMA unchanged. `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` takes the pages of
 //! files. An entry that was read without the lock of its table is a hint: it is checked again under the lock,
 //! together with the size of the file. A page that was taken and not mapped must return to the pool with its
-//! reservation. `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and
+//! reservation. Markers have arms of their own here, because `marker_fault` in `fault/mod.rs` handles only
+//! those of small pages. `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and
 //! `shuttle_engine/hugetlb.rs` tests concurrent faults.
 
 pub(crate) mod place;
