@@ -12,9 +12,10 @@
 //! Each page is processed separately. The page is looked up, or faulted in, under the VMA's lock, and gets a
 //! reference under its page table's lock. The bytes are copied while the VMA's lock is still held, so that
 //! fork cannot share the page during a write. No lock is held between two pages, so that a waiting task waits
-//! for at most one page. A new loop over pages must call `Rounds::again`, so that a fatal signal ends it. The
-//! tests are `access`, `pins` and `secret` (`engine/freehold/tests`), and `pins` and `forced`
-//! (`shuttle_engine`).
+//! for at most one page. A new loop over pages must call `Rounds::again`, so that a fatal signal ends it.
+//! This file has the loops that read and write through a buffer of the kernel; a new [`AccessMode`] needs its
+//! rule in `PageAccess::allowed` (`page.rs`). The tests are `access`, `pins` and `secret`
+//! (`engine/freehold/tests`), and `pins` and `forced` (`shuttle_engine`).
 
 mod arguments;
 mod page;

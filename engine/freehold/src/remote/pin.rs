@@ -25,6 +25,7 @@
 //! pinned for writing, because the file would be notified of stores too late. In a private mapping, a
 //! long-term pin makes the space's own copy of each page immediately, even for reading.
 //!
+//! `refusal` has the rules that depend on the mapping, and `entry` those that depend on the page.
 //! `docs/guide/reverse-map-and-pins.md` explains pins. The tests are `pins` (`engine/freehold/tests`), and
 //! `pins` and `pinned` (`shuttle_engine`).
 
@@ -391,7 +392,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
     /// Pins pages until a page would need a lock of the space.
     fn pin_fast(&mut self) {
         let space = self.space;
-        // Each table is walked in its own section, so that a CPU delays flushes for at most one table.
+        // Each table has its own call of `walk_tables`, so that a CPU delays flushes for at most one table.
         while !self.is_over()
             && let Some(Ok(())) = space.platform().walk_tables(space.vm.mmu(), || {
                 // The fast walk does not know the kind of the mapping, on which a long-term pin depends. The

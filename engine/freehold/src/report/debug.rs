@@ -1,4 +1,6 @@
-//! Output of public types for `{:?}`. It has only what can be read without a lock that may be held already.
+//! Output of public types for `{:?}`. The output contains only values that can be read without a lock,
+//! because the task that prints may hold any lock. A type of `file/`, `space/` or `engine/` whose fields need
+//! locks belongs here; `Userfaultfd` and `NoMmuMapping` have theirs in their own files.
 
 use super::maps::{MapLine, MapName};
 use crate::{

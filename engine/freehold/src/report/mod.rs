@@ -14,7 +14,9 @@
 //!
 //! A report must not disturb the program. The reports of /proc hold the lock of one VMA at a time, so the
 //! VMAs may change between two of them. mincore holds the mmap lock for reading, for a bounded number of
-//! pages. The tests are `reports` (`engine/freehold/tests`) and `speculative_lookup` (`shuttle_engine`).
+//! pages. A new report of /proc gets a file here, iterates with `with_next_vma` (`maps.rs`), and passes its
+//! result on after the locks are released. The tests are `reports` (`engine/freehold/tests`) and
+//! `speculative_lookup` (`shuttle_engine`).
 
 mod check;
 pub mod clear_refs;

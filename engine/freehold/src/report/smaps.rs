@@ -4,8 +4,8 @@
 //! of several VMAs is therefore no snapshot of the space. The figures come from the page tables
 //! (`freehold-vmspace/src/residency.rs`); this file formats them as Linux does.
 //!
-//! The rows must have Linux's names and order; rows for memory that the engine does not have, such as swap,
-//! show zero. `reports::usage` (`engine/freehold/tests`) tests the figures.
+//! The rows (`ROWS`) must have Linux's names and order; rows for memory that the engine does not have, such
+//! as swap, show zero. `reports::usage` (`engine/freehold/tests`) tests the figures.
 
 use crate::report::maps::{MapLine, write_named};
 use crate::space::AddressSpace;

@@ -7,7 +7,8 @@
 //!
 //! Splits, merges, moves, forks and unmaps of VMAs use an edit. All links and bounds that one change of the
 //! VMAs needs must change within one edit; otherwise a walk can miss a page that passes from one VMA to
-//! another (hazards C-34, C-35, C-37).
+//! another (hazards C-34, C-35, C-37; tested in `tests/mremap/moves.rs`, `tests/fork/children.rs` and
+//! `lab/freehold-machine/tests/shuttle_files.rs`).
 
 use super::tree::{AnonPages, IMmap, RmapWriteGuard, root::RmapRoot};
 use crate::{file::Object, platform::Platform, vma::Vma};

@@ -140,9 +140,9 @@ impl<P: Platform> Engine<P> {
     /// assert_eq!([engine.referenced(frame), engine.referenced(frame)], [Ok(1), Ok(0)]);
     /// ```
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
-        // Takes no reference to the frame. An entry at a place of this page, which is read under its table's
-        // lock and names the frame, maps this page. If the frame holds another page by now, the accessed bits
-        // are those of that page.
+        // Takes no reference to the frame, which may therefore hold another page by now. `take_accessed`
+        // compares the frame under the lock of the table. Each cleared bit is a bit of the page that the
+        // frame holds then.
         if !self.platform().has_frame(pfn) {
             return Err(PageError::NoPage);
         }

@@ -13,9 +13,10 @@
 //! 4. `migrate.rs`: moves; `failure.rs` and `lose.rs`: memory failures;
 //! 5. `edit.rs`: linking and unlinking of VMAs that change.
 //!
-//! `AddressSpace::check`, which tests call after each scenario, fails if the reverse map does not find a page
-//! where it is mapped. The tests are `rmap` (`engine/freehold/tests`), and `rmap` and `failure`
-//! (`shuttle_engine`).
+//! A new operation on all entries of a page belongs in `entries.rs`, and an operation that links or unlinks
+//! VMAs uses `edit.rs`. `AddressSpace::check`, which tests call after each scenario, fails if the reverse map
+//! does not find a page where it is mapped. The tests are `rmap` (`engine/freehold/tests`), and `rmap` and
+//! `failure` (`shuttle_engine`).
 
 pub(crate) mod edit;
 mod entries;

@@ -6,7 +6,8 @@
 //! places may change during the walk; each operation checks an entry under the lock of its page table.
 //!
 //! `entries.rs`, `migrate.rs`, `failure.rs` and `lose.rs` use these walks. `tree/` contains the trees of
-//! VMAs.
+//! VMAs. The scenarios of `shuttle_engine/rmap.rs` fail if a walk misses an entry, and
+//! `tests/every_call/engines.rs` tests frames of another engine.
 //!
 //! `Engine::page` returns no page of a file whose pages are frames of storage. A truncation of such a file
 //! waits for all references, so a task that held such a `Page` could deadlock with the truncation.

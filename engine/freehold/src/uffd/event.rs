@@ -9,7 +9,8 @@
 //! `uffd/mod.rs` describes the protocol, and `state/queue.rs` describes how the sender waits. A munmap
 //! collects its messages in the gathered set (`space/change/unmap.rs`).
 //!
-//! A change first takes its notices, then changes the mappings, then calls `send` without locks. The tests
+//! A change first takes its notices, then changes the mappings, then calls `send` without locks. A new call
+//! that moves or removes registered memory must do the same, with a constructor of [`Notice`] here. The tests
 //! are `uffd::events` and `uffd::changes_during_fills` (`engine/freehold/tests`).
 
 use super::state::{Change, Context, Features, Message, Userfaultfd, queue::Waiter};

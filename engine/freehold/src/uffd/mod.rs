@@ -7,7 +7,8 @@
 //! 2. `state/`: the context, its waiters, and its unread messages;
 //! 3. `event.rs`: messages about changes;
 //! 4. `uffd/fault.rs`: the faulting side;
-//! 5. `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`, `move_pages.rs`: the operations of the pager.
+//! 5. `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`, `move_pages.rs`: the operations of the pager. A
+//!    new operation gets a file here, and a flag in [`RangeIoctls`], which registration reports.
 //!
 //! # The protocol
 //!

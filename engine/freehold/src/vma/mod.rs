@@ -85,7 +85,8 @@ use locked_list::LockedLinks;
 ///   the VMA's lock; to reset the value, these three locks for writing.
 /// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
 ///
-/// Every field may be *read* under any one of the locks listed for it.
+/// A claim of the VMA's entry counts as the mmap lock held for writing. Every field may be *read* under any
+/// one of the locks listed for it.
 #[repr(C, align(64))]
 pub struct Vma<P: Platform> {
     // First cache line: fields that a lookup reads.
@@ -129,8 +130,8 @@ struct LastLine<P: Platform> {
 }
 
 // SAFETY: every field except `object`, `hugetlb` and `uffd` is atomic. `object` and `hugetlb` are written
-// only while one thread owns the detached VMA. `uffd` is also written under the mmap lock and the VMA's lock
-// for writing, which exclude all readers.
+// only while one thread owns the detached VMA. `uffd` is also written under the mmap lock for writing or a
+// claim, and the VMA's lock for writing. These locks exclude all readers.
 unsafe impl<P: Platform> Sync for Vma<P> {}
 
 // SAFETY: the conditions of `Sync` above also make sending sound.

@@ -5,12 +5,14 @@
 //! | for reading ([`VmaTree::read`], [`VmaTree::try_read`]) | the VMAs in the tree keep their bounds and stay linked; their address spaces and page tables stay; entries may be cleared, but never filled |
 //! | for writing ([`VmaTree::edit`]) | the holder may link, unlink and rekey VMAs; walkers see several such changes under one hold as one step (hazard C-37) |
 //!
-//! A VMA is linked before its first page can be mapped, and unlinked after its last fault. A walk of the tree
-//! therefore visits every entry that maps a page. An address space unlinks all its VMAs before it is freed.
+//! A VMA must be linked before its first page can be mapped, and unlinked after its last fault. A walk of the
+//! tree therefore visits every entry that maps a page. An address space unlinks all its VMAs before it is
+//! freed.
 //!
 //! `edit.rs` changes the trees, and `walk.rs` and the functions of files (`file/change/`) read them.
 //! `root.rs` has the home, which contains a tree and is its only owner. `lock.rs` has the kinds of locks. A
 //! change of the tree while only a read lock is held is unsound: the iterator of `mappers` follows the links.
+//! `Mapping::check` verifies the tree of a file.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 pub(crate) mod lock;

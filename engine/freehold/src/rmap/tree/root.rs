@@ -16,6 +16,8 @@
 //! anonymous page keeps the home until the entry of the page is removed. The file keeps the home for the
 //! pages in its cache. The memory of a home is freed after a grace period. A task in a read section may
 //! therefore find the address of a home in the record of a frame, and try to take a reference.
+//! `AddressSpace::check` (`report/check.rs`) compares the record of each mapped frame with the home of the
+//! VMA.
 #![expect(unsafe_code, reason = "counts references that VMAs store as plain words")]
 
 use super::{RmapKind, RmapReadGuard, VmaTree};

@@ -3,10 +3,11 @@
 //! protocol.
 //!
 //! This folder is a layer below files and VMAs, because a VMA holds a reference to its context. The
-//! operations of the pager, which need an address space, are therefore one folder up. The queue's lock guards
-//! the waiters and messages. `Context::changing` is a word without a lock; the comment of that field says
-//! when the word may be read and written. The tests are `uffd` (`engine/freehold/tests`) and `uffd`
-//! (`shuttle_engine`).
+//! operations of the pager, which need an address space, are therefore one folder up. A new kind of message
+//! needs a variant of [`Message`] and its feature in [`Features`]; the embedder, such as
+//! `kernel/src/process/userfault.rs`, encodes messages for programs. The queue's lock guards the waiters and
+//! messages. `Context::changing` is a word without a lock; the comment of that field says when the word may
+//! be read and written. The tests are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
 
 pub(crate) mod queue;
 

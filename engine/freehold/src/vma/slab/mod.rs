@@ -178,8 +178,8 @@ impl<T: Item, H: Host> Drop for Slab<T, H> {
         for cache in self.caches.iter() {
             depot.put(cache.take_all());
         }
-        // All objects are free by now. Readers are in read sections of address spaces, and all of these have
-        // ended, so there are no readers to wait for.
+        // All objects are free by now. A reader is in a read section of an address space. All address spaces
+        // of the engine have ended, so there are no readers to wait for.
         depot.remove_idle(0).free_now();
     }
 }
