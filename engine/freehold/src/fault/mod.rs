@@ -25,6 +25,8 @@
 //! `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools have their own files in `hugetlb/fault/`, and
 //! faults that a userfaultfd's pager serves in `uffd/fault.rs`. A new kind of object that a VMA can map gets
 //! a file here and an arm in `resolve`; a new kind of marker gets an arm in `marker_fault`.
+//! `hugetlb/fault/mod.rs`, `remote/page.rs` and `remote/pin.rs` treat a marker that they do not name as
+//! memory that cannot be accessed.
 //!
 //! An attempt must not wait for a page, a frame or a pager while it holds a lock: it returns a
 //! `FaultOutcome`, and `handle_fault` waits without locks. An entry that was read without the table's lock is

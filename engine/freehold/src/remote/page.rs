@@ -7,7 +7,7 @@
 //!
 //! A forced write to a VMA that is not writable uses a private copy. The entry of that copy does not become
 //! writable. The copy is recognized by its frame, which is anonymous and exclusive, and not by a dirty entry
-//! (hazard C-52).
+//! (hazard C-52). `find_page` and `allowed` have these rules.
 //!
 //! `mod.rs`, `process_vm.rs` and `pin.rs` call `with_page` and `with_vma`, which retry like a fault: first
 //! under the VMA's lock, then under the mmap lock. `secret::secret_memory_is_only_accessible_to_its_program`

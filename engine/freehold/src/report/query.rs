@@ -2,8 +2,9 @@
 //! profiler need not read all of maps.
 //!
 //! Each VMA is examined under its own lock (`with_next_vma` in `maps.rs`), and the result is one line of
-//! maps. The flags have Linux's numbers, and an unknown flag must be refused. `reports::readers`
-//! (`engine/freehold/tests`) and `speculative_lookup` (`shuttle_engine`) test this file.
+//! maps. The flags have Linux's numbers, and an unknown flag must be refused; a new flag needs its rule in
+//! `fits`. `reports::readers` (`engine/freehold/tests`) and `speculative_lookup` (`shuttle_engine`) test this
+//! file.
 
 use crate::report::maps::MapLine;
 use crate::space::AddressSpace;

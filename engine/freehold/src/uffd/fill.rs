@@ -7,7 +7,7 @@
 //! A new page of shared memory is published in its file's cache and mapped while the table's lock is held. A
 //! fault that finds the page in the cache then waits for that lock and finds the entry. No store can
 //! therefore occur before the page's write protection is in place (hazard C-53). Linux keeps the page locked
-//! instead.
+//! instead. A new source of contents is a variant of `Source`, with arms here and in `put_huge`.
 //!
 //! A fill must not take effect after a change whose message the pager has not read. Each function that
 //! installs an entry therefore calls `still_fills` in the RCU read section in which it installs the entry.

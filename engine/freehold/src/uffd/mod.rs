@@ -10,6 +10,8 @@
 //! 5. `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`, `move_pages.rs`: the operations of the pager. A
 //!    new operation gets a file here, and a flag in [`RangeIoctls`], which registration reports.
 //!
+//! The tests are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
+//!
 //! # The protocol
 //!
 //! Each VMA that is registered with a *context* holds a counted reference to this context. The pager has a

@@ -5,7 +5,8 @@
 //! write protection from the entries, because an entry may have `UFFD_WP` only in a VMA with the flag of that
 //! name. Unregistering then wakes the faults that wait.
 //!
-//! `uffd/mod.rs` describes the protocol. `fault.rs` reads the registration.
+//! `uffd/mod.rs` describes the protocol. `fault.rs` reads the registration. `may_register` and `NEVER` decide
+//! which memory can be registered.
 //!
 //! The checks and their order are Linux's. The tests are `uffd::register` (`engine/freehold/tests`), and
 //! `uffd::pools` for huge pages.

@@ -21,9 +21,10 @@
 //! under the lock of its table, which checks the size of the file. A fence in `is_inside` and one before the
 //! zap give the same guarantee.
 //!
-//! `remove.rs` implements the steps (`cut`), and `unmap.rs` the zap. The order publish, mark, zap, count,
-//! drop must not change. `shuttle_files.rs` in `lab/freehold-machine/tests` and `shuttle_engine/files.rs` run
-//! truncation and hole punching concurrently with faults (hazards C-26, C-37).
+//! `remove.rs` implements the steps (`cut`), and `unmap.rs` the zap. A new call that removes pages must use
+//! `cut`. The order publish, mark, zap, count, drop must not change. `shuttle_files.rs` in
+//! `lab/freehold-machine/tests` and `shuttle_engine/files.rs` run truncation and hole punching concurrently
+//! with faults (hazards C-26, C-37).
 
 use crate::{
     PAGE_SIZE,

@@ -3,7 +3,8 @@
 //!
 //! Hooks of special mappings (`special.rs`), drivers (`driver.rs`) and pagers (`pager.rs`) return such
 //! frames. The engine maps them, but neither counts nor frees them. Only the unsafe constructor creates a
-//! value, and no function of this file may produce a frame outside the promised range.
+//! value, and no function of this file may produce a frame outside the promised range. A new way for an
+//! embedder to name frames must take this type instead of a frame number.
 #![expect(unsafe_code, reason = "the caller that names frames vouches for their ownership")]
 
 use crate::Pfn;

@@ -8,7 +8,8 @@
 //! | `reserves.rs`, `index_set.rs` | the owners of reservations, and the sets in which an owner records reservations |
 //!
 //! Files and VMAs keep this state, so this folder is a layer below files and VMAs, and must not use either.
-//! The operations on huge pages are in the folder above and in `file/kinds/huge.rs`.
+//! The tests are `tests/hugetlb`. The operations on huge pages are in the folder above and in
+//! `file/kinds/huge.rs`.
 
 pub(crate) mod huge_file;
 pub(crate) mod index_set;

@@ -4,7 +4,7 @@
 //!
 //! This file is a layer below `file/`, because a file checks its tree before it loses pages.
 //! `nommu/region.rs` owns the region, and links it into the tree and unlinks it. No function of this file
-//! creates or frees a region.
+//! creates or frees a region. `tests/nommu/truncate.rs` tests `may_lose`.
 #![expect(unsafe_code, reason = "regions are linked by pointers")]
 
 use super::locked::{Locked, Read, Write};
