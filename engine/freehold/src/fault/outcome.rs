@@ -57,9 +57,10 @@ pub enum FaultError {
         /// The address of the access.
         addr: u64,
     },
-    /// No memory for a page or page table. Caches of other CPUs may contain free frames, and also that of
-    /// this CPU if a page table is missing; see [`Engine::trim`](crate::engine::Engine::trim). The caller
-    /// frees memory and tries again, or decides which process to kill.
+    /// No memory for a page or page table. The caches of other CPUs may still contain free frames. If a page
+    /// table is missing, the cache of this CPU may contain free frames too; see
+    /// [`Engine::trim`](crate::engine::Engine::trim). The caller frees memory and tries again, or decides
+    /// which process to kill.
     OutOfMemory,
     /// A fatal signal arrived while waiting for a lock.
     Killed,

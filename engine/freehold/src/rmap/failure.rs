@@ -94,7 +94,7 @@ impl ToErrno for OfflineError {
 
 /// Returns the marker that replaces an entry whose frame failed.
 fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
-    // A payload of 0 is for memory that failed in another way, whose frame is not known.
+    // A payload of 0 marks memory that failed in another way and whose frame is not known.
     Pte::marker(MarkerKind::Poison, pfn.get() + 1)
 }
 

@@ -82,7 +82,8 @@ use locked_list::LockedLinks;
 ///   that the VMA is linked in (of its file, of its anonymous pages) for writing.
 /// - `flags`, `policy`, `uffd`: the mmap lock for writing and the VMA's write lock.
 /// - `anon`, `tree`: to set the first value, the tree's lock for writing, and for reading the mmap lock or
-///   the VMA's lock; to reset the value, these three locks for writing.
+///   the VMA's lock; to reset the value, the mmap lock for writing and the VMA's write lock, while the VMA is
+///   not linked in the tree.
 /// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
 ///
 /// A claim of the VMA's entry counts as the mmap lock held for writing. Every field may be *read* under any
@@ -420,8 +421,8 @@ impl<P: Platform> Vma<P> {
 
     /// Returns the rmap tree of the VMA's anonymous pages.
     pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
-        // SAFETY: null, or a reference that the VMA owns. Once set, the pointer changes only under all the
-        // write locks that the documentation of [`Vma`] names, which exclude the holder of this `&Vma`.
+        // SAFETY: null, or a reference that the VMA owns. Once set, the pointer changes only under the write
+        // locks that the documentation of [`Vma`] names for a reset, which exclude the holder of this `&Vma`.
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 

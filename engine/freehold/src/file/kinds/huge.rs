@@ -114,7 +114,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Like [`fill_huge`](Self::fill_huge), but calls `contents` to fill the page and `put` to publish the
-    /// page. The counterpart of [`insert_page`](Self::insert_page) for small pages.
+    /// page. [`insert_page`](Self::insert_page) is the counterpart for small pages.
     ///
     /// # Locks
     ///

@@ -10,9 +10,9 @@
 //! freed.
 //!
 //! `rmap/edit.rs` changes the trees; `rmap/walk.rs` and the functions of files (`file/change/`) read the
-//! trees. `root.rs` has the home, which contains a tree and is its only owner. `lock.rs` has the kinds of
-//! locks. A change of the tree while only a read lock is held is unsound: the iterator of `mappers` follows
-//! the links. `Mapping::check` verifies the tree of a file.
+//! trees. `root.rs` has the home, which contains one tree and is the only owner of that tree. `lock.rs` has
+//! the kinds of locks. A change of the tree while only a read lock is held is unsound: the iterator of
+//! `mappers` follows the links. `Mapping::check` verifies the tree of a file.
 #![expect(unsafe_code, reason = "the tree links VMAs by pointers, under a lock that does not own it")]
 
 pub(crate) mod lock;

@@ -81,7 +81,7 @@ settings! {
 }
 
 impl UffdConfig {
-    /// Returns settings without features, with which accesses of the program and of the kernel wait.
+    /// Returns settings without features. Accesses of the program and accesses of the kernel wait.
     #[must_use]
     pub const fn new() -> Self {
         UffdConfig { features: Features::empty(), user_mode_only: false }
