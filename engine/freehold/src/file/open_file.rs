@@ -6,9 +6,10 @@
 //!
 //! An open file never changes, so no lock guards it. An open file is freed with its last reference.
 //!
-//! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`); this file only records it.
-//! VMAs merge only if they map the same open file, so a mapping that must not merge gets an open file of its
-//! own (`kinds/segment.rs`).
+//! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`, and `may_map` in
+//! `nommu/mmap.rs`); this file only records the access. A new field of [`FileAccess`] needs its check in both
+//! functions. VMAs merge only if they map the same open file, so a mapping that must not merge gets an open
+//! file of its own (`kinds/segment.rs`).
 
 use super::{Driver, Mapping, Segment};
 use crate::{

@@ -3,7 +3,7 @@
 //! Hooks of drivers and special mappings (`file/kinds/`) get a `VmaInfo`, and lookups without a lock
 //! (`space/speculate.rs`) return a `VmaInfo`. The copy keeps nothing: the VMA may be changed or unmapped as
 //! soon as the caller's lock is released. This file is a layer below files and VMAs, so it must use neither
-//! files nor VMAs.
+//! files nor VMAs. `shuttle_engine/speculative_lookup.rs` tests lookups without a lock.
 
 use super::flags::VmFlags;
 use crate::{PAGE_SHIFT, PAGE_SIZE};

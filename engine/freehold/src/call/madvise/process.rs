@@ -1,7 +1,8 @@
 //! process_madvise: one advice about several ranges, for the calling process or another one.
 //!
 //! This file checks and limits the ranges, and calls `madvise` for each of them, one after the other. The
-//! embedder finds the address space of the other process and checks the right to access it.
+//! checks come in Linux's order. `about_others` lists the advice that one process may give about the memory
+//! of another. The embedder finds the address space of the other process and checks the right to access it.
 //! `overflowing_lengths_get_the_answers_of_linux` in `tests/every_call/lengths.rs` tests the checks, and
 //! `tests/files/advice.rs` the effect.
 
