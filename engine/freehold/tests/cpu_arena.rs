@@ -4,7 +4,8 @@
 //! Every scenario runs in a process whose changes are made only by range writers, each of which places
 //! mappings in the arena of its CPU. A scenario runs twice: with wide and with narrow nodes of the VMA tree.
 //! The tests compare the addresses of mappings. `range_writers.rs` tests claims. In its last test, a claim
-//! delays a mapping that needs the space of boundaries.
+//! delays a mapping that needs the space of boundaries. A new scenario runs in [`placing`]. A new call that
+//! maps at a given address needs a scenario that maps over a boundary.
 
 use crate::support::*;
 use freehold::{

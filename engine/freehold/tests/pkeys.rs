@@ -4,7 +4,9 @@
 //!
 //! `keyed` runs a scenario on every design, on a machine with protection keys. `denied` is the fault of a key
 //! and `forbidden` the fault of a mapping's rights. `lab/freehold-machine/tests/shuttle_engine/mprotect.rs`
-//! explores concurrent changes of rights. The last test changes a key while other threads use the page.
+//! explores concurrent changes of rights. The last test changes a key while other threads use the page. A new
+//! call that accesses memory belongs in `keys_apply_to_the_local_side_of_transfers` or
+//! `keys_do_not_apply_to_remote_access`, depending on the thread for which the call accesses the memory.
 
 use crate::support::*;
 use freehold::{

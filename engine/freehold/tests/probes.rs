@@ -5,7 +5,8 @@
 //! copy or discard the page, and compares the bytes that each process reads (`assert_trapped`,
 //! `assert_plain`). The file itself must not change (`assert_file_untouched`). Every scenario runs on every
 //! design, including those of the locks of files. The TLBs of the machine keep stale translations until they
-//! are flushed. The last test makes random calls and compares them with a model.
+//! are flushed. The last test makes random calls and compares them with a model. A new call that maps or
+//! copies pages needs a test that ends with `assert_trapped`.
 
 use crate::support::{
     failure::{Failure, at_every_allocation},

@@ -5,7 +5,8 @@
 //! the VMA that it will change. A second call on a thread with a pending fatal signal (`unwaiting`) then
 //! returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test runs
 //! with wide and with narrow nodes of the VMA tree. `lab/freehold-machine/tests/shuttle_engine/ranges.rs`
-//! explores the interleavings.
+//! explores the interleavings. A call that becomes a range writer needs a test here of the claims for which
+//! it waits.
 
 use crate::support::*;
 use freehold::{

@@ -9,6 +9,8 @@
 //! The test is a program of its own, so that a full test run can repeat it with an engine that is compiled
 //! without optimisation. The limit `MAX_STACK` is for such an engine. A new entry point is one more call of
 //! `Depths::of`. The test prints all depths, and a failure names the entry point with the largest one.
+//! `cargo test --package freehold-tests --test stack_depth -- --nocapture` shows these depths, and
+//! `cargo xtask plain` runs the test without optimisation.
 
 mod support;
 

@@ -1,6 +1,7 @@
 //! Transfers of bytes between an address space and a buffer of the caller: `read_memory`, `write_memory`, the
 //! vectored calls and `read_chunks`. A *forced* access ignores the rights of the mapping, as a debugger does,
-//! and writes to a private copy. `between.rs` tests transfers between two address spaces.
+//! and writes to a private copy. `between.rs` tests transfers between two address spaces. A new kind of
+//! access needs a case in `transfer_ends_at_the_first_inaccessible_page`.
 
 use super::*;
 use freehold::{

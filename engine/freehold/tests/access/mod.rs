@@ -2,6 +2,10 @@
 //! ptrace, `/proc/PID/mem`, process_vm_readv and process_vm_writev. The tests compare the bytes on both
 //! sides. They also check that a transfer ends at the first page that the access may not reach. `pins/` tests
 //! pins, and `huge/access.rs` tests the access to huge pages.
+//!
+//! `memory.rs` tests transfers between an address space and a buffer. `between.rs` tests transfers between
+//! two address spaces. `lab/freehold-machine/tests/shuttle_engine/forced.rs` explores forced stores during a
+//! DONTNEED.
 
 mod between;
 mod memory;

@@ -5,7 +5,8 @@
 //!
 //! Each test makes every call of `calls` in one context and compares the names of the calls that panicked
 //! with the expected list. A change of the table in `freehold-vmspace/src/platform.rs` needs a change of the
-//! machine (`context`) and of the list here.
+//! machine (`context`) and of the list here. A new method of the platform is one more entry of `calls`, and
+//! its name belongs in the list of each context that forbids it.
 #![expect(unsafe_code, reason = "calls the platform as the engine does")]
 
 use crate::support::*;

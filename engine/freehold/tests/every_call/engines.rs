@@ -1,7 +1,8 @@
 //! Objects of two engines must never be combined, because each engine assumes that objects belong to its own
 //! caches and records. There is one test for each call that gets an object of another engine: a file, a
 //! device, a special mapping, a segment, another address space. The call must fail and change nothing. The
-//! last two tests use frame numbers that belong to no frame or to another engine.
+//! last two tests use frame numbers that belong to no frame or to another engine. A new call of this kind
+//! needs a test in [`two`], which checks at its end that the process has no mapping and no page.
 
 use crate::support::*;
 use freehold::{

@@ -10,6 +10,11 @@
 //! wait although it has to. In most tests the signal is already pending when the call begins, and ends the
 //! first wait of the call (`Task::interrupt_wait`). These tests therefore need no second thread that sends
 //! the signal at the right moment.
+//!
+//! A new call of `oom/calls.rs` must be named in `LOOKS`, `IN_ONE_VMA` or `FAULTS` unless it always waits for
+//! a holder of the mmap lock. A new call that needs the addresses of a closing range belongs in `NEEDING`,
+//! and a new access to a page in `LOOKING`. `lab/freehold-machine/tests/shuttle_engine/killed.rs` kills calls
+//! at every wait.
 
 use super::{
     gate::Gated,

@@ -1,6 +1,9 @@
 //! Messages of errors: every variant of every error of the engine's crates prints a sentence that differs
 //! from the sentences of the other variants. A test searches the sources of the crates for types of errors
 //! and fails if `all` does not list one of them.
+//!
+//! An error type that has the constant `ALL` is one more name in `listed!`. Any other error type belongs in
+//! `named!` with all its variants; no test detects a variant that is missing there.
 
 use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};

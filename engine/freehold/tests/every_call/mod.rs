@@ -4,6 +4,10 @@
 //! A new call that takes numbers belongs in `numbers.rs`, a call with a length also in `lengths.rs`, and a
 //! call that allocates or waits in `oom/calls.rs`, which `killed.rs` uses too. No test fails if a call is
 //! missing from these files; `sweep/complete.rs` fails if a call is missing from the sweep.
+//!
+//! The subjects of the other files: the contexts of platform calls (`contexts.rs`), arguments at their limits
+//! (`edges.rs`), objects of two engines (`engines.rs`), bounds of loops (`hostile.rs`), texts of errors
+//! (`messages.rs`), and calls of several threads (`storm.rs`).
 
 mod contexts;
 mod edges;

@@ -9,6 +9,9 @@
 //! The calls of each thread come from fixed seeds, but the interleaving is that of the host and differs
 //! between runs. A failure names the address. `lab/freehold-machine/tests/shuttle_engine` has smaller
 //! scenarios whose schedules can be repeated.
+//!
+//! A new kind of change is one more arm of `Worker::run`. The change must also update the expected pages
+//! (`Worker::set`).
 
 use super::*;
 use freehold::{

@@ -1,6 +1,7 @@
 //! Faults in one VMA by several threads, while another thread write-locks that VMA; the number of frames that
 //! a CPU requests at once; and the anon_vma that the first fault of a VMA chooses. The tests check the counts
-//! of pages, frames and VMAs.
+//! of pages, frames and VMAs. `lab/freehold-machine/tests/shuttle_engine/per_cpu_readers.rs` and `readers.rs`
+//! explore faults and writers of one VMA.
 
 use crate::support::*;
 use freehold::fault::Access;

@@ -1,6 +1,7 @@
 //! Frame requests as the platform sees them: size, purpose, address space and urgency of each `FrameRequest`.
 //! The platform `Gated` records the requests, and the test compares them with the expected requests after one
-//! fault of each kind.
+//! fault of each kind. A new `FramePurpose` needs a fault or a call here. A new field of `FrameRequest` needs
+//! a field of `Asked` in `support/gate.rs`.
 
 use crate::support::{
     gate::{Asked, Gated},

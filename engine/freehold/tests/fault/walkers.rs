@@ -7,7 +7,8 @@
 //!
 //! In each test one thread repeats a call that walks or changes the entries ([`with_repeated`]). The other
 //! thread stores, discards or locks the same pages, and checks that no store is lost, no discarded page is
-//! present and no page is missing.
+//! present and no page is missing. A new call that changes rights or discards pages belongs in the closure
+//! `walk` or `change` of the first two tests.
 
 use super::*;
 use freehold::{call::Advice, fault::FaultError};

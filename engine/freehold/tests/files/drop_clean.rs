@@ -1,6 +1,7 @@
 //! Dropping clean pages from page caches (`src/file/change/drop_clean.rs`). Pages in use and dirty pages
 //! stay. A page is in use while it is mapped, pinned or being read. `left_after` fills the cache, makes a
 //! call and returns the pages that are left; the tests compare this list and the words on the disk.
+//! `lab/freehold-machine/tests/shuttle_engine/drop_clean.rs` explores concurrent cases.
 
 use crate::support::*;
 use freehold::{

@@ -4,7 +4,8 @@
 //! The file under test is on a disk whose pages contain their numbers and which stores written pages. This
 //! module has its own `World` and `Disk`, because those of `support/mod.rs` do not store written pages.
 //! `on_every_design` runs a test. The tests check the words that a program loads, the words on the disk and
-//! the number of writes. The tests with C-21 and C-26 run several threads.
+//! the number of writes. The tests with C-21 and C-26 run several threads. A test of a new subject belongs in
+//! another file of this folder (`mod.rs`), or in a new file.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{

@@ -6,6 +6,11 @@
 //! engine writes, or runs code in the middle of a read or write. Most tests run on every design, and
 //! `Mapping::check` recounts the pages of the cache. `lab/freehold-machine/tests/shuttle_engine/files.rs` and
 //! `file_moves.rs` explore concurrent cases.
+//!
+//! The subjects of the files: the basic rules (`mapped.rs`), direct access (`direct.rs`), calls such as
+//! mincore and msync (`advice.rs`), seals (`seals.rs`), the cache (`drop_clean.rs`, `page_counts.rs`), stores
+//! before a flush (`cached_translations.rs`), and removal without a wait for readers (`read_sections.rs`). A
+//! new way to remove pages of a file belongs in the lists of the last two files.
 
 mod advice;
 mod cached_translations;

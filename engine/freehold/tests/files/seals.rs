@@ -1,7 +1,8 @@
 //! Seals of a memfd (`src/file/seals.rs`): what each seal refuses, and which mappings prevent it. No
 //! concurrent mmap can bypass a seal. Most tests run on every design with a fresh memfd (`with_memfd`) and
 //! assert the errors of the calls. The last test lets threads map and store while another thread adds the
-//! seal.
+//! seal. A new call that changes a file or its size must be tried here on a file with the seal that forbids
+//! the change.
 
 use crate::support::{
     Counted, File, FileAccess, Locking, Machine, MapFlags, Mapping, PAGE, Process, R, RW, Vcpu, World,

@@ -1,7 +1,8 @@
 //! fork: the mappings that a child inherits, and copy-on-write between parent and child, also if fork fails
 //! or other threads store. Most scenarios run on every design. The tests check the words that each process
 //! loads afterwards, and in one case the number of frames in use. `held_pages.rs` tests pages that another
-//! task holds.
+//! task holds. A new flag of VMAs that fork treats in its own way belongs in
+//! `child_inherits_no_dontfork_wipeonfork_or_locked_memory`.
 
 use super::*;
 use freehold::{

@@ -5,6 +5,10 @@
 //! [`bytes_in_use`] waits for deferred functions, and then returns the count. Each test compares the count
 //! with the count at its start and permits a fixed number of bytes in addition, for lists that the host
 //! keeps.
+//!
+//! `idle.rs` measures an idle engine. `page_index.rs` measures the index of a page cache. Only tests that
+//! count the bytes of the heap belong here; `World::end` already detects a leaked frame or page table in
+//! every other test. `cargo test --package freehold-tests --test heap_in_use` runs this program.
 #![expect(unsafe_code, reason = "an allocator that counts")]
 
 mod idle;

@@ -3,7 +3,8 @@
 //! setting is a sum of block sizes in KiB, for example `16 + 64`.
 //!
 //! The expected numbers are those of the pagemap of Linux 6.18 with the same block sizes allowed;
-//! `recordings/causes/blocks` records such a program there. `shared.rs` has the blocks of shared memory.
+//! `recordings/causes/blocks` records such a program there. `shared.rs` has the blocks of shared memory. A
+//! new setting or advice is one more row of `blocks_follow_settings_and_advice`.
 #![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages; some have one run")]
 
 use super::*;

@@ -2,7 +2,8 @@
 //! or stay unchanged. The tests check the contents, the rights, the frames and tables in use, and the answer
 //! of the call. The expected answers are those of Linux 6.18; `recordings/causes/collapse` is a recording of
 //! the same calls on Linux. `lab/freehold-machine/tests/shuttle_engine/collapse.rs` explores concurrent
-//! cases.
+//! cases. A new reason to refuse is one more use of `refused` in
+//! `collapse_refuses_empty_guarded_and_excluded_ranges`.
 
 use super::*;
 use freehold::{

@@ -6,6 +6,12 @@
 //! pages and which map a huge page. The tests write words to some pages ([`write_sample`]) and check them
 //! after each change ([`assert_sample`]); [`SAMPLE`] contains the pages next to the borders at which the
 //! tests cut. The TLBs of the machine keep stale translations until they are flushed.
+//!
+//! The subjects of the files: faults (`fill.rs`), splitting (`split.rs`), fork (`fork.rs`), collapsing
+//! (`collapse.rs`), blocks of anonymous and of shared memory (`blocks.rs`, `shared.rs`), remote access
+//! (`access.rs`), page tables that a discard frees (`reclaim.rs`, `freed_tables.rs`), failed allocations
+//! (`oom.rs`), random calls (`random.rs`), and several threads (`storm.rs`).
+//! `lab/freehold-machine/tests/shuttle_engine/huge.rs` explores interleavings.
 
 mod access;
 mod blocks;

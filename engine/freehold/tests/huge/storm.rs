@@ -4,7 +4,8 @@
 //! Each thread has a word of its own in every page, so it knows the expected contents of that word wherever
 //! the page is mapped. Seeds are fixed, but the interleaving is that of the host and differs between runs.
 //! `lab/freehold-machine/tests/shuttle_engine/huge.rs` and `collapse.rs` have smaller scenarios whose
-//! schedules can be repeated.
+//! schedules can be repeated. A new change is one more arm of `reshape` if it keeps the contents of pages,
+//! and of `take` if it discards pages.
 
 use super::*;
 use freehold::{engine::Blocks, fault::FaultError};

@@ -5,6 +5,11 @@
 //! TLBs of the machine keep stale translations until they are flushed. At the end of a scenario all pages of
 //! the pool must be free and unreserved, so a leaked page or reservation fails the test. A *span* is the 1
 //! GiB that one table of huge pages covers; address spaces can share such a table.
+//!
+//! The subjects of the files: calls and their arguments (`calls.rs`, `failed_calls.rs`), private and shared
+//! mappings (`private.rs`, `shared.rs`), counts of a pool (`pools.rs`), pages that another task uses
+//! (`pages_in_use.rs`), and failed allocations (`oom.rs`). A new reason for which a call fails belongs in
+//! `failed_calls.rs` or `oom.rs`, which check that the pool is unchanged.
 
 mod calls;
 mod failed_calls;

@@ -4,7 +4,8 @@
 //!
 //! `CALLS` has the calls on the mappings of `Scene`. `Scene::end` checks that all pages of the pool are free.
 //! The designs rotate with the number of the failing allocation. Unlike `support/oom.rs`, this module does
-//! not compare contents.
+//! not compare contents. A new call is one more entry of `CALLS`. The test repeats the call after each
+//! failure.
 
 use super::{
     support::failure::{Failure, at_every_allocation},

@@ -3,7 +3,8 @@
 //!
 //! The first user is stopped in the middle by a gate of `support/gate.rs`, or holds a pin. The owner then
 //! discards, stores to or truncates the page on another thread. The tests check the counts of the pool and
-//! the results of the calls.
+//! the results of the calls. A new test starts with `gates` if the first user is stopped in the middle of a
+//! call.
 
 use super::{
     support::{gate::Gated, spawn_until_waiting, until},

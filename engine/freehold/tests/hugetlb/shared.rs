@@ -1,7 +1,8 @@
 //! Shared mappings of files, and page tables that several processes share (`src/hugetlb/sharing.rs`). `two`
 //! sets up two processes with one shared table. The tests count page tables, to check when a process shares a
 //! table and when it gets one of its own, and count flushes after a table was unshared.
-//! `lab/freehold-machine/tests/shuttle_engine/hugetlb.rs` explores concurrent sharing.
+//! `lab/freehold-machine/tests/shuttle_engine/hugetlb.rs` explores concurrent sharing. A new condition for
+//! sharing is one more mapping in `mappings_that_differ_share_no_table`.
 
 use super::*;
 use freehold::{call::RemapFlags, space::Unmap};

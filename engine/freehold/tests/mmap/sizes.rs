@@ -5,7 +5,8 @@
 //! everything after each step, with more than 2^31 pages in each count.
 //!
 //! Each test maps 2^33 pages, for which no memory is reserved. It splits, moves or unmaps the pages, and
-//! compares the counts of total, locked, data and executable pages.
+//! compares the counts of total, locked, data and executable pages. A new count is one more number of
+//! `sizes`.
 
 use super::*;
 use freehold::{

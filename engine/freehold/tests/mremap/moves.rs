@@ -4,7 +4,8 @@
 //! the old address.
 //!
 //! `range_writers.rs` of this folder compares the results of range writers with those of the exclusive
-//! writer, and `stack.rs` tests exec's stack move.
+//! writer, and `stack.rs` tests exec's stack move. A new error is one more row of
+//! `errors_are_checked_in_the_order_of_linux`.
 
 use super::*;
 use freehold::{

@@ -9,8 +9,8 @@
 //! at all times.
 //!
 //! `Trio::change` has the calls, with the effect of each on the expected contents. A new call that splits,
-//! merges or removes VMAs is one more arm there. `special/hooks.rs` counts the hooks of a device in the same
-//! way.
+//! merges or removes VMAs is one more arm there, and one more number in the loop of the test.
+//! `special/hooks.rs` counts the hooks of a device in the same way.
 
 use super::*;
 use freehold::{

@@ -1,10 +1,12 @@
-//! Callers that may release the mmap lock during a munmap. There is one test for each row of the table of
-//! callers in `docs/guide/munmap.md`. A change of the table needs a change of its test, and the reverse.
+//! Callers that may release the mmap lock during a munmap. The section Callers of `docs/guide/munmap.md` has
+//! a table of the states of the lock. The constants `ATOMIC`, `FREE`, `SECTIONS` and `SPECIAL` are rows of
+//! this table; the row of shmdt is in its test. A change of the table needs a change of its test, and the
+//! reverse. A new caller needs a test that calls `row`.
 //!
 //! Each test checks the state of the mmap lock during the first flush of the removal. One CPU is held in a
 //! walk of the page tables, for which the flush waits, and the thread of that CPU tries the lock. The tests
 //! also count the write acquisitions of the whole call. The rows describe one change at a time. The tests at
-//! the end describe range writers, and the number of flushes.
+//! the end check range writers, and the number of flushes.
 
 use crate::support::*;
 use freehold::{

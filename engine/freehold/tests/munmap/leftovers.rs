@@ -9,6 +9,8 @@
 //! - Sections visited every hole, however large.
 //!
 //! - A move searched for page tables before a fault on a neighbour created a table, and missed that table.
+//!
+//! A bug of this kind that is found later becomes one more item and a test.
 
 use super::{gate::Gated, *};
 use freehold::fault::Access;

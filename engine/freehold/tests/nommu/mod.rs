@@ -7,6 +7,9 @@
 //! frames of one mapping, or of several mappings of the same text. The machine fills freed frames with a
 //! pattern and checks the pattern at the next allocation, so it detects a store to freed memory.
 //! `lab/freehold-machine/tests/shuttle_engine/nommu.rs` explores concurrent calls.
+//!
+//! The subjects of the files: anonymous memory (`anonymous.rs`), files (`files.rs`), truncation
+//! (`truncate.rs`), several threads (`threads.rs`), and failed allocations (`oom.rs`).
 
 mod anonymous;
 mod files;

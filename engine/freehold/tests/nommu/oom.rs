@@ -4,7 +4,7 @@
 //!
 //! `CALLS` lists the calls, and states for each of three kinds of failure whether the call must fail.
 //! `Scene::state` returns the state that a failed call must not change. This module does not use the harness
-//! of `support/oom.rs`, which needs an address space with an MMU.
+//! of `support/oom.rs`, which needs an address space with an MMU. A new call is one more entry of `CALLS`.
 
 use super::*;
 use freehold::error::Errno;

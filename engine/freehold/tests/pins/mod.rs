@@ -7,6 +7,11 @@
 //! time, so pages that the engine must be able to take back are refused.
 //! `lab/freehold-machine/tests/shuttle_engine/pins.rs` and `pinned.rs` explore pins concurrent with other
 //! calls.
+//!
+//! The subjects of the files: which pages can be pinned (`pinning.rs`), pages of files (`files.rs`), fork
+//! (`fork.rs`), frames that stay allocated (`pinned_frames.rs`), the limit of references
+//! (`reference_limit.rs`), and failed allocations (`oom.rs`). A new kind of memory needs a test that pins it,
+//! or a test that calls [`refused`].
 
 mod files;
 mod fork;

@@ -1,7 +1,7 @@
 //! Random interactions on several threads: each thread uses a common process and children of its own. No
 //! model predicts the contents under concurrency, so only the checks of the engine and of the machine detect
 //! errors. `FREEHOLD_SEED` chooses the first seed, but the interleaving is that of the host and differs
-//! between runs.
+//! between runs. A new call is one more arm of `Storm::step`.
 
 use super::*;
 use freehold::PageRange;

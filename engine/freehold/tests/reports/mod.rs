@@ -1,6 +1,9 @@
 //! Reports about an address space (`src/report/`): the data behind `/proc/PID/maps`, smaps, pagemap and
 //! clear_refs, and queries for single VMAs. mincore is tested in `files/advice.rs` and `huge/fill.rs`. A new
 //! row or flag of a report needs a test of its text here: programs parse these reports.
+//!
+//! `maps.rs` tests the text of the reports, `usage.rs` tests the figures of smaps and clear_refs, and
+//! `readers.rs` tests queries and lookups that take no lock.
 
 mod maps;
 mod readers;

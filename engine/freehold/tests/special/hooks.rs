@@ -4,7 +4,7 @@
 //! Hooks that run under a lock must not change mappings: the tests with `should_panic` expect that the lock
 //! order checker reports such a call. These tests exist only in builds with debug assertions. The close hook
 //! runs without a lock and may make any call. The remaining tests count opened and closed VMAs, and check
-//! that invalid requests of a driver are refused.
+//! that invalid requests of a driver are refused. A new hook needs a test with `with_unmapping_hook`.
 
 use super::*;
 use freehold::{

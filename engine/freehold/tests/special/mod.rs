@@ -6,6 +6,10 @@
 //! its hooks. At the end of most tests, `Board::assert_closed` checks that every opened VMA was closed and
 //! that all private data was dropped. `lab/freehold-machine/tests/shuttle_engine/special.rs` explores
 //! concurrent cases.
+//!
+//! The subjects of the files: device memory (`mapping.rs`), revoked frames (`revoke.rs`), hooks that fail or
+//! call the engine (`hooks.rs`), the vdso (`vdso.rs`), a crash dump (`vmcore.rs`), random calls
+//! (`random.rs`), and failed allocations (`oom.rs`).
 
 mod hooks;
 mod mapping;

@@ -4,7 +4,8 @@
 //!
 //! Hooks are the functions that the engine calls on an embedder's driver and mappings (`Driver`, `VmOps`).
 //! The hooks check their own arguments. The balance of `open` and `close` is checked when a mapping is
-//! dropped, and by [`Board::assert_closed`], which a test calls after its last process has ended.
+//! dropped, and by [`Board::assert_closed`], which a test calls after its last process has ended. A new hook
+//! of [`VmOps`] must call `enter` with its name, so that [`Board::inside`] can use it.
 
 use super::*;
 use freehold::{

@@ -9,6 +9,9 @@
 //! engine. A call that would wait for these locks must therefore run on another thread. After the first call,
 //! the test checks with [`Gate::is_waiting`], [`waits_for_lock`] or [`waits_for_table`] that its function has
 //! run.
+//!
+//! A new gate is a field of [`Gated`], which the method of the platform passes before it forwards to the
+//! machine.
 #![allow(dead_code, reason = "each test program uses its part")]
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits by forwarding to the machine")]
 

@@ -3,7 +3,8 @@
 //!
 //! Taking a view reads pages, which populates them. A view before a call therefore needs a scene of its own.
 //! VMAs that could merge are joined, so that a failed call may leave VMAs split. Pages that a userfaultfd
-//! pager must supply are not loaded, because no pager would answer.
+//! pager must supply are not loaded, because no pager would answer. Tests detect only changes of what a
+//! [`View`] contains, so new state that programs can see is a new field of [`View`].
 
 use super::*;
 use freehold::{fault::FaultError, space::Counts, vma::flags::VmFlags};

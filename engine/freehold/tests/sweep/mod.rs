@@ -7,6 +7,10 @@
 //! A *state* is a kind of memory that fills a range of eight units; a unit is a page, a quarter of a huge
 //! page or a huge page (`states.rs`). An *operation* is a call with fixed arguments on that range (`ops/`). A
 //! failure names the operation and the state; `SWEEP_OP=NAME SWEEP_STATE=NAME` repeats only this combination.
+//!
+//! A new public call needs an entry in a file of `ops/`, and a new kind of memory needs a row in `states.rs`.
+//! `scene.rs` and `stage.rs` have the objects that operations use. `own.rs` has a call without an address
+//! space.
 
 mod complete;
 mod ops;

@@ -1,7 +1,7 @@
 //! Fills (`src/uffd/fill.rs`): small pages that the pager supplies by COPY, ZEROPAGE, CONTINUE and POISON.
 //! The tests check the contents, the threads that are woken, and the order in which errors are checked. The
 //! order is that of Linux. Fills of huge pages are tested in `pools.rs`, fills during a change in
-//! `changes_during_fills.rs`.
+//! `changes_during_fills.rs`. A new error is one more line of `fills_check_errors_in_the_order_of_linux`.
 
 use super::*;
 use freehold::{

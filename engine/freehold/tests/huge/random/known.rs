@@ -1,6 +1,7 @@
 //! Model of the memory of the processes in `random.rs`: for each process a map from page numbers to bytes,
 //! rights and guards. The model has no huge pages, because programs must not see a difference. `compare`
-//! checks one page of a process against the model.
+//! checks one page of a process against the model. A new property of a page that programs can see is a field
+//! of [`Page`] and a check in `compare`.
 
 use super::*;
 use std::{collections::BTreeMap, rc::Rc};
