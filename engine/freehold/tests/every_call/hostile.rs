@@ -1,9 +1,9 @@
 //! A process that chooses addresses, offsets, orders and lengths to make other processes wait. Each wait is
 //! bounded, or ends with a fatal signal.
 //!
-//! The tests assert no times, but depths of trees, addresses, numbers of lock acquisitions, and how many
-//! bytes a killed call covered. `docs/reference/bounds.md` lists all such loops and names the test of each; a
-//! new row there may need a test here.
+//! The tests check depths of trees, addresses, numbers of lock acquisitions, and how many bytes a killed call
+//! covered. No test checks a time. `docs/reference/bounds.md` lists all such loops and names the test of
+//! each; a new row there may need a test here.
 
 use crate::support::*;
 use freehold::{
@@ -114,8 +114,8 @@ fn place_above(stacks: u64) -> u64 {
 }
 
 /// A search for free addresses skips a limited number of stacks one by one, as Linux does, and finds the
-/// first gap that is large enough. After that number, the search takes a gap that has room next to a stack,
-/// although a nearer gap exists.
+/// first gap that is large enough. If there are more stacks, the search takes a gap that has room next to a
+/// stack, although a nearer gap exists.
 #[test]
 fn gap_search_skips_a_bounded_number_of_stacks() {
     assert_eq!([0, 1, 30, 63].map(place_below), [4; 4]);
@@ -175,7 +175,7 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
 }
 
 /// A file with three pages in its cache is mapped over more addresses than a walk could visit. Write-back
-/// takes the lock of the file's VMAs a few times only.
+/// takes the lock of the file's VMAs only a few times.
 #[test]
 fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
     let config = Config::new().lock_stats(true);

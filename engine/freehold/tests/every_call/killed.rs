@@ -6,10 +6,10 @@
 //! call must return an error, hold no lock, and have changed nothing.
 //!
 //! The calls are those of `oom/calls.rs` and of the lists `NEEDING` and `LOOKING` below. `waits` states which
-//! calls wait for the mmap lock in which design. The test fails if a call waits without need, or does not
-//! wait although it has to. In most tests the signal is already pending when the call begins, and ends the
-//! first wait of the call (`Task::interrupt_wait`). These tests therefore need no second thread that sends
-//! the signal at the right moment.
+//! calls wait for the mmap lock in which design. The test fails if a call waits although `waits` returns
+//! false, or does not wait although `waits` returns true. In most tests the signal is already pending when
+//! the call begins, and ends the first wait of the call (`Task::interrupt_wait`). These tests therefore need
+//! no second thread that sends the signal at the right moment.
 //!
 //! A new call of `oom/calls.rs` must be named in `LOOKS`, `IN_ONE_VMA` or `FAULTS` unless it always waits for
 //! a holder of the mmap lock. A new call that needs the addresses of a closing range belongs in `NEEDING`,
@@ -119,7 +119,7 @@ fn killed_for_the_lock(
 #[test]
 fn call_killed_waiting_for_the_mmap_lock_changes_nothing() {
     let mut stage = Stage::new(None);
-    // In a quick run, makes each call on every third design only. The first design differs from call to call.
+    // A quick run makes each call only on every third design. The first design differs from call to call.
     let step = Effort::of(3, 1, 1);
     for (turn, call) in CALLS.iter().enumerate() {
         let (good, same) = undisturbed(call, stage, Locking::default());

@@ -3,8 +3,9 @@
 //!
 //! Each thread owns a window and knows at every moment what each page must hold: a tag of the address and of
 //! the writer. One more window is shared by all threads: a page there may hold nothing, or a tag that a
-//! thread of this process wrote to that page. The tag reveals a page that appears at another address, in the
-//! other process, or after it was freed. The machine reveals a translation that outlived its page.
+//! thread of this process wrote to that page. The tag reveals a page that appears at another address or in
+//! the other process, or that is used after it was freed. The machine reveals a translation that outlived its
+//! page.
 //!
 //! The calls of each thread come from fixed seeds, but the interleaving is that of the host and differs
 //! between runs. A failure names the address. `lab/freehold-machine/tests/shuttle_engine` has smaller

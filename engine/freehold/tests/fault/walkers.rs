@@ -2,8 +2,7 @@
 //!
 //! The bugs in Linux: mlock and other calls walked the page tables with the mmap lock held but without VMA
 //! locks. Concurrent faults made such a walk miss pages. A change of rights also cleared an entry for a
-//! moment. A concurrent DONTNEED found the entry empty, and the page that it should have discarded was there
-//! afterwards.
+//! moment. A concurrent DONTNEED then found the entry empty and did not discard its page.
 //!
 //! In each test one thread repeats a call that walks or changes the entries ([`with_repeated`]). The other
 //! thread stores, discards or locks the same pages, and checks that no store is lost, no discarded page is

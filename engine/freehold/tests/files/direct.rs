@@ -52,7 +52,7 @@ fn direct_mappings_use_the_frames_of_the_storage() {
         assert_eq!(storage.word(2), 5);
         assert_eq!(storage.state().frames.len(), 1, "a fault maps only its own page");
         assert_eq!((process.rss().file, process.rss().anon), (1, 0));
-        // The calls read and write also use the storage directly, and so do writes on behalf of a process.
+        // The calls read and write, and writes on behalf of a process, also use the storage directly.
         file.mapping().write_at(3 * PAGE, &6u64.to_le_bytes()).unwrap();
         assert_eq!((storage.word(3), process.load(cpu, at + 3 * PAGE)), (6, Ok(6u64)));
         process.write_memory(at + 3 * PAGE, &7u64.to_le_bytes(), AccessMode::Plain).unwrap();

@@ -147,7 +147,7 @@ fn blocks_follow_settings_and_advice() {
         (64, 0, Some(Advice::HugePage), ThpDisable::UnlessAdvised, &block),
         // The largest block that fits is used.
         (16 + 64 + 1024, 0, None, word, &block),
-        // These are not valid block sizes.
+        // 4, 8 and 2048 KiB are not valid block sizes.
         (4 + 8 + 2048, 8, Some(Advice::HugePage), word, &alone),
     ] {
         let (world, process, mut cpu) = with(always, advised);
@@ -214,7 +214,7 @@ fn huge_page_is_preferred_to_a_block() {
 
 #[test]
 fn failed_block_allocation_falls_back_to_a_page() {
-    // The tables and the first block leave less than a second MiB free.
+    // The tables and the first block of 1 MiB leave less than 1 MiB free.
     let (world, process, mut cpu) = with_memory(2 << 20, 1024, 0);
     anon(&process, BASE, 2 * PAGES);
     let before = world.machine.accounting().frames;

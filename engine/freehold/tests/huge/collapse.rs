@@ -157,7 +157,7 @@ fn collapse_refuses_empty_guarded_and_excluded_ranges() {
             process.store(cpu, BASE, 1u64).unwrap();
             process.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap();
         });
-        // Zero pages only, in a VMA that has no other page.
+        // The block has only zero pages, and its VMA has no other page.
         process.munmap(BASE, 2 * HUGE).unwrap();
         map(process, BASE, 1);
         assert_eq!(process.load::<u64>(cpu, BASE), Ok(0));

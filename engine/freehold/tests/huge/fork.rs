@@ -61,7 +61,7 @@ fn store_to_a_shared_huge_page_copies_one_small_page() {
             assert_sample(writer, cpu, BASE, 1, |page| page != 100);
             write_sample(writer, cpu, BASE, 3);
             assert_sample(reader, &mut other, BASE, 2, all);
-            // The zero page and the unpopulated block, in both processes.
+            // A store to the zero page or to the unpopulated block is not visible in the other process.
             writer.store(cpu, BASE + HUGE, 5u64).unwrap();
             writer.store(cpu, BASE + 2 * HUGE, 6u64).unwrap();
             assert_eq!(reader.load::<u64>(&mut other, BASE + HUGE), Ok(0));
@@ -80,7 +80,7 @@ fn last_owner_keeps_the_huge_page_whole() {
         // The parent is the only owner of all frames again: a store neither copies nor splits.
         write_sample(process, cpu, BASE, 2);
         assert_eq!(present(process, BASE, 1), ONE);
-        // The same holds for the child when it is the only owner.
+        // A store of the child neither copies nor splits once the child is the only owner.
         let child = Process::of(process.fork().unwrap());
         process.munmap(BASE, 3 * HUGE).unwrap();
         let frames = world.machine.accounting().frames;

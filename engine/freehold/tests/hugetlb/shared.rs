@@ -276,7 +276,7 @@ fn only_failed_frames_of_a_huge_page_stay_out_of_use() {
         world.engine().soft_offline(process.frame_at(BASE + HUGE + PAGE).unwrap()).unwrap();
         assert_eq!(process.load::<u64>(&mut cpu, BASE + HUGE), Ok(2));
         assert_eq!((counts(&world).total, counts(&world).free), (3, 1));
-        // A private page, and a free page of the pool.
+        // The memory of a private page fails. The hole below returns the page of the file to the pool.
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         process.store(&mut cpu, at, 1u64).unwrap();
         world.engine().memory_failure(process.frame_at(at + PAGE).unwrap()).unwrap();

@@ -303,8 +303,8 @@ fn range_writers_leave_the_lock_state_unchanged() {
     }
 }
 
-/// Counts how often a munmap by a range writer takes the mmap lock once the gate is open: never, except in
-/// the designs that take the lock for every munmap.
+/// Once the gate is open, a munmap by a range writer takes the mmap lock only in the designs that take the
+/// lock for every munmap. The test counts the acquisitions.
 #[test]
 fn range_writer_munmap_takes_no_mmap_lock() {
     for (unmap, expected) in DESIGNS.into_iter().zip([0, 4, 1, 0]) {

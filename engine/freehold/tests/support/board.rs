@@ -133,8 +133,8 @@ impl Board {
         self.driver_mode.lock().unwrap()
     }
 
-    /// Runs `f` once, inside the next hook of this name. The names are those of [`VmOps`], and `mmap` and
-    /// `mapped` for the start and the end of the mmap hook.
+    /// Runs `f` once, inside the next hook of this name. The names are `open`, `close`, `fault` and
+    /// `mkwrite`, as in [`VmOps`], and `mmap` and `mapped` for the start and the end of the mmap hook.
     pub fn inside(&self, hook: &'static str, f: impl Fn() + Send + Sync + 'static) {
         *self.inside.lock().unwrap() = Some((hook, Box::new(f)));
     }

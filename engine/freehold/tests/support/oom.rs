@@ -8,7 +8,7 @@
 //! the call succeeded  it did without the memory: the state is that after a call without failures
 //! ```
 //!
-//! In the end all memory is free. The state is a [`View`], which `view.rs` takes.
+//! At the end of the scene, all its memory is free. The state is a [`View`], which `view.rs` takes.
 //!
 //! Users are `every_call/oom.rs`, `huge/oom.rs` and `sweep/`. Each of these modules has a list of [`Call`]s
 //! and a type that implements [`Scene`]. A new call is one entry of such a list. The methods of `Call`
