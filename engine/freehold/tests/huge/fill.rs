@@ -1,7 +1,8 @@
 //! Faults that allocate huge pages (`src/fault/huge.rs`): on a write, on a read, and in place of the huge
 //! zero page; and cases in which faults allocate small pages instead. The tests also cover the settings
 //! (`HugePages`), the advice of a VMA, PR_SET_THP_DISABLE, and the figures of mincore and smaps. `split.rs`
-//! tests the calls that split a huge page.
+//! tests the calls that split a huge page. A new value of the setting is one more row of
+//! `huge_pages_follow_setting_and_advice`.
 
 use super::*;
 use freehold::{fault::FaultError, vma::flags::VmFlags};

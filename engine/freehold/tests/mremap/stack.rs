@@ -1,7 +1,7 @@
 //! exec's stack move (`src/call/stack_move.rs`). The stack moves downwards, and the new range may overlap the
 //! old one. A call that fails has no effect. Every second page of a stack contains its number (`fill_half`),
 //! so that a page at a wrong address is detected (`assert_half`). `support/failure.rs` injects the failures
-//! of the last test.
+//! of the last test. A new condition for a move belongs in `only_a_whole_stack_moves_to_free_addresses`.
 
 use super::*;
 use freehold::{call::Advice, error::StackMoveError, space::Limits};

@@ -1,7 +1,8 @@
 //! Frames whose reference count is almost at its maximum. The engine refuses those references of which a
 //! program can create and keep any number, so that the count does not overflow. `near_reference_limit` adds
 //! references to the record of a frame, because a test cannot create as many in any other way. A fork, a
-//! fault or a pin that would add one more must fail and change nothing.
+//! fault or a pin that would add one more must fail and change nothing. A new operation that adds references
+//! to a page on request of a program needs a test here.
 
 use super::*;
 use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform::Frame};

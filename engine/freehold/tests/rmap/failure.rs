@@ -5,7 +5,7 @@
 //! failed frames are missing. A scenario lets memory fail (`Failing::fail`), and checks the accesses of all
 //! processes and the lost pages that were reported to the platform (`assert_losses_reported`). An anonymous
 //! page is lost with its contents. A clean page of a file is read again. The last test makes random calls and
-//! compares them with a model.
+//! compares them with a model. A new call that accesses pages belongs in `every_call_reports_failed_memory`.
 
 use crate::support::*;
 use freehold::{

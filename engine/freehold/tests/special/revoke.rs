@@ -1,7 +1,8 @@
 //! A device that revokes its frames (`unmap_mapping_range`, `src/file/change/revoke.rs`): after the call no
 //! process maps the frames any more. The tests revoke frames between calls, inside a hook that has already
 //! chosen its answer, and concurrently with threads that use the memory. A page with revoked contents, an
-//! access that should have raised SIGBUS, or a call that repeats forever is a failure.
+//! access that should have raised SIGBUS, or a call that repeats forever is a failure. A new hook that
+//! returns frames belongs in the lists of hooks in the second and the third test.
 
 use super::*;
 use freehold::{

@@ -1,7 +1,8 @@
 //! Messages to the pager about changes of its memory (`src/uffd/event.rs`), and calls that wait until the
 //! pager has read such a message: fork, mremap, munmap, MADV_DONTNEED and MADV_REMOVE. The tests check the
 //! order and the contents of the messages, and whether the change takes place before or after the message is
-//! read. They also check that the wait ends if the task is killed or the context is closed.
+//! read. They also check that the wait ends if the task is killed or the context is closed. A new event
+//! belongs in `ALL`, and needs a test in which the pager reads its message ([`with_pager`]).
 
 use super::*;
 use freehold::{

@@ -1,6 +1,7 @@
 //! UFFDIO_MOVE (`src/uffd/move_pages.rs`): pages that move within an address space. The moved frame must be
 //! the same as before, and the source must be empty. The tests cover each kind of entry at the source, the
-//! order of errors of Linux, and concurrent moves in both directions.
+//! order of errors of Linux, and concurrent moves in both directions. A new kind of entry belongs in
+//! `c42_c49_move_handles_every_kind_of_source_entry`.
 
 use super::*;
 use freehold::{call::Advice, uffd::MoveMode};

@@ -1,6 +1,7 @@
 //! Registration (`src/uffd/register.rs`): which VMAs can be registered with which context, and the effect on
 //! VMAs. A context is one userfaultfd. The errors and their order are those of Linux. The splits and merges
-//! that registration causes are checked by the list of VMAs and the flags in smaps.
+//! that registration causes are checked by the list of VMAs and the flags in smaps. A new kind of memory is
+//! one more row of `c51_register_allows_modes_by_kind_of_memory`.
 
 use super::*;
 use freehold::{
