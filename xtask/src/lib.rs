@@ -9,7 +9,8 @@
 //! | `fuzz.rs`, `sanitizer.rs` | run the fuzz targets, and the suites under AddressSanitizer |
 //!
 //! The rules for the text of the repository are tests, in `tests/tidy.rs`. The chores of the kernel are a
-//! separate package in `kernel/xtask`.
+//! separate package in `kernel/xtask`. A new chore is a module here with a function `run`, and an arm of
+//! `main` in `main.rs`. `cargo test --package xtask` runs the unit tests and the rules.
 #![deny(unsafe_code)]
 
 pub mod fuzz;

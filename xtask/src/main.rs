@@ -16,6 +16,9 @@
 //! - `cargo xtask fuzz` runs the fuzz targets, and `cargo xtask asan` the engine's suites under
 //!   AddressSanitizer.
 //! - `cargo xtask boot` and `cargo xtask kernel-tests` start the command of the package `kernel/xtask`.
+//!
+//! A new chore needs an arm of `main`, a line in `USAGE` and a line here. A chore that contributors run also
+//! needs a row in `docs/reference/testing.md`.
 #![deny(unsafe_code)]
 
 use std::{env, process::ExitCode};

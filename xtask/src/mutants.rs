@@ -3,7 +3,7 @@
 //! All work is done in a copy of the tree under `target/mutants` (`tree.rs`). Adjacent mutations in the list
 //! share a test program (`test_program.rs`), so the next mutation reuses most of the previous build.
 //! `mutation.rs` describes the files that define the mutations. A mutation that no test catches, or that
-//! cannot be run, makes the command fail.
+//! cannot be run, makes the command fail. [`run`] is the entry point, and `Bench::judge` runs one mutation.
 
 use std::{
     collections::BTreeSet,

@@ -23,6 +23,9 @@
 //! limit of the test). A mutation that changes no behaviour has `argued`, the reason, instead of `caught`.
 //! Such a mutation is not run. `tests/tidy.rs` checks that every mutation applies to the current sources and
 //! that its test exists.
+//!
+//! A new key of these files is a field of [`Mutation`], [`Edit`] or [`Caught`], and a row of the table of
+//! fields in `xtask/mutants/README.md`.
 
 use std::{
     fs, io,

@@ -3,11 +3,13 @@
 //!
 //! The suites need a nightly toolchain. Of all other checks, only the fuzzer needs a nightly toolchain. The
 //! standard library is that of the toolchain, built without the sanitizer. Accesses to freed memory are
-//! therefore detected in the engine's code, and not in the standard library's own code.
+//! therefore detected in the engine's code, and not in the standard library's own code. A leak that is
+//! permitted belongs in `xtask/leaks.supp`.
 
 use std::{env, process::Command};
 
-/// The packages that are checked: all packages with unsafe code, and the machine that they run on.
+/// The packages that are checked: the crates of the engine except `freehold-kit`, the test machine, and the
+/// tests of both.
 const PACKAGES: &[&str] = &[
     "freehold-sync",
     "freehold-range",

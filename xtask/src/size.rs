@@ -2,7 +2,9 @@
 //! `LEVELS` and each set of cargo features in `FEATURES`, and prints the bytes of its section `.text`.
 //!
 //! The library has 16 operations in C's calling convention and is linked as a whole ("fat" link-time
-//! optimisation), so it contains only code that these operations can reach. Needs `size` of binutils.
+//! optimisation), so it contains only code that these operations can reach. Needs `size` of binutils. A new
+//! cargo feature of `freehold` needs a row in `FEATURES` and a line in `lab/size/Cargo.toml`. A new operation
+//! belongs in `lab/size/src/kernel.rs`.
 
 use std::process::Command;
 

@@ -28,7 +28,7 @@ pub enum Build {
     Loom,
     /// The atomics are those of shuttle.
     Shuttle,
-    /// The atomics take virtual time.
+    /// Each access to an atomic takes virtual time.
     Sim,
 }
 

@@ -2,8 +2,8 @@
 //! copy once and makes one mutation after another ([`Tree::with`]).
 //!
 //! The original files are never changed. Files of the copy that are already equal are not written again,
-//! because cargo would rebuild everything that depends on them. After each mutation the copy must equal the
-//! repository again, also if the mutation did not apply.
+//! because cargo would rebuild everything that depends on them. After each mutation the copy equals the
+//! repository again, even if an edit of the mutation did not apply.
 
 use std::{
     collections::BTreeSet,
