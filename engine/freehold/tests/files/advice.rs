@@ -1,7 +1,7 @@
 //! Results and effects of mincore, msync and madvise on mapped files (`src/report/mincore.rs`,
-//! `src/call/msync.rs`, `src/call/madvise/`). The tests assert the resident pages that mincore reports, the
-//! loaded words and the errors. Tests of advice on anonymous memory are in `guards.rs`, `huge/` and
-//! `reports/usage.rs`.
+//! `src/call/msync.rs`, `src/call/madvise/`). Most tests run in `with_file`, and assert the resident pages
+//! that mincore reports, the loaded words and the errors. Tests of advice on anonymous memory are in
+//! `guards.rs`, `huge/` and `reports/usage.rs`.
 
 use crate::support::{
     Counted, Disk, File, FileAccess, Machine, MapFlags, PAGE, Process, R, RW, TASK_SIZE, Vcpu, World,

@@ -3,7 +3,8 @@
 //! pages.
 //!
 //! `frees` gives advice and counts the page tables that the machine gets back. The expected counts are those
-//! of VmPTE on Linux 6.18. `freed_tables.rs` tests calls that have found such a table before it was freed.
+//! of VmPTE on Linux 6.18. A new kind of entry or advice is one more call of `frees`. `freed_tables.rs` tests
+//! calls that have found such a table before it was freed.
 
 use super::*;
 use crate::support::File;

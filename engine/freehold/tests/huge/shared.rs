@@ -2,10 +2,11 @@
 //! access allocates and maps, by the setting, the file and the VMA; and the state after a file loses pages of
 //! a block.
 //!
-//! A test compares the runs of mapped pages (`mapped`) and of cached pages (`cached`) with expected numbers.
-//! These are the numbers of pagemap and mincore of Linux 6.18 with the same block sizes allowed;
-//! `recordings/causes/shared-blocks` records such a program there. `blocks.rs` has the blocks of anonymous
-//! memory. A new setting is one more row of `shared_blocks_follow_settings_and_advice`.
+//! `each_way` of this file runs a scenario with a setting. A test compares the runs of mapped pages
+//! (`mapped`) and of cached pages (`cached`) with expected numbers. These are the numbers of pagemap and
+//! mincore of Linux 6.18 with the same block sizes allowed; `recordings/causes/shared-blocks` records such a
+//! program there. `blocks.rs` has the blocks of anonymous memory. A new setting is one more row of
+//! `shared_blocks_follow_settings_and_advice`.
 #![expect(clippy::single_range_in_vec_init, reason = "lists of runs of pages; some have one run")]
 
 use super::*;

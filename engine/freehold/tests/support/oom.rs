@@ -11,9 +11,9 @@
 //! At the end of the scene, all its memory is free. The state is a [`View`], which `view.rs` takes.
 //!
 //! Users are `every_call/oom.rs`, `huge/oom.rs` and `sweep/`. Each of these modules has a list of [`Call`]s
-//! and a type that implements [`Scene`]. A new call is one entry of such a list. The methods of `Call`
-//! (`changes`, `leaves`, `partial`, ...) state each exception from the rule above; a call without exceptions
-//! needs none of them.
+//! and a type that implements [`Scene`]. A new call is one entry of such a list. [`every_failure_of_each`]
+//! tests a whole list, and [`every_failure`] tests one call. The methods of [`Call`], from `errnos` to
+//! `looks`, state each exception from the rule above; a call without exceptions needs none of them.
 
 use super::{
     failure::{Failure, Point, try_at_every_allocation},
