@@ -9,7 +9,9 @@
 //! Both are plain memory without allocation, threads or clocks; a kernel keeps one of each in a `static`. The
 //! comment at every atomic access names the access that it pairs with. loom checks the protocols over every
 //! interleaving (`tests/loom_kit`). `examples/embedding` of the repository, and of the package `freehold`,
-//! uses both modules.
+//! uses both modules. [`mask`] has the sets of CPUs that [`shootdown`] uses. A further part of a platform
+//! gets a module here, a row in the table above, and a module in `tests/loom_kit`, which `cargo xtask loom`
+//! runs.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -24,7 +24,9 @@
 //! A request is pushed to a list of the CPU on which it is made, without a lock; interrupts may make requests
 //! too. One *driver* runs at a time: the first caller of [`advance`](Qsbr::advance). The driver takes the
 //! whole lists, begins a grace period for them, and runs the requests when every CPU has been quiescent or
-//! offline since then.
+//! offline since then. A new word gets a row in the table below. A change of an order or a fence needs
+//! `cargo xtask loom`. The mutations `kit-*` in `xtask/mutants` remove single orders and fences, and name the
+//! tests that then fail.
 //!
 //! # States
 //!

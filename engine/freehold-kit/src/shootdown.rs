@@ -1,6 +1,17 @@
 //! Flushes of the TLBs of other CPUs, over sets of CPUs. Supports lazy switching, and contexts in which a CPU
 //! keeps translations of spaces that it does not run.
 //!
+//! | a kernel calls | when |
+//! | --- | --- |
+//! | [`space`](Shootdown::space), [`end`](Shootdown::end) | when a space is created, and in `Platform::space_ending` |
+//! | [`enter`](Shootdown::enter), [`leave`](Shootdown::leave), [`idle`](Shootdown::idle) | at each switch of spaces, and when a CPU continues with a kernel task |
+//! | [`flush`](Shootdown::flush), [`runs_elsewhere`](Shootdown::runs_elsewhere), [`runs`](Shootdown::runs) | in `Platform::flush`, `Platform::runs_elsewhere` and `Platform::walk_tables` |
+//! | [`answer`](Shootdown::answer) | in the interrupt, and in `Host::relax` |
+//!
+//! The kernel implements [`Processors`]. `kernel/src/memory/tlb.rs` and `examples/embedding` use this file,
+//! and `tests/loom_kit/shootdown.rs` tests it. A new field of a request is stored in `ShootCpu::write` and
+//! loaded in `ShootCpu::read`; a new word also gets a row in the table of states.
+//!
 //! Each space has a set of the CPUs that may have translations of it ([`SpaceCpus`]). A CPU adds itself to
 //! the set before it loads the root, and removes itself after it has loaded another root. A CPU that
 //! continues with a kernel task keeps the root (it is *lazy*), so that a return to the space costs nothing.

@@ -3,7 +3,9 @@
 //! A flag says whether readers can find an object. A test clears the flag and defers a function that frees
 //! the object. The function must not run while a section that found the object is open, and must run once.
 //! The flag is accessed relaxed, so that only the grace period orders the last use before the free: loom
-//! reports a race if an acquire, a release or a fence of `qsbr.rs` is missing.
+//! reports a race if an acquire, a release or a fence of `qsbr.rs` is missing. A new test takes a [`world`],
+//! whose two CPUs are offline at first. It ends with `barrier`, so that the deferred function runs in every
+//! schedule.
 
 use super::Memory;
 use freehold_kit::{Qsbr, QsbrCpu};
