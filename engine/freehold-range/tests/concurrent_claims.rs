@@ -1,9 +1,11 @@
-//! Tests of concurrent claim writers on real threads, together with readers. No thread changes entries that
-//! another writer has claimed, no entry is lost, and the map is correct when all writers have finished.
+//! Tests of concurrent claim writers on real threads, together with readers. The tests check that no thread
+//! changes entries that another writer has claimed, that no entry is lost, and that the map is correct when
+//! all writers have finished.
 //!
 //! Each address has a cell with the value that is mapped there, and a cell with the writer that has claimed
 //! it. Only the writer that has claimed a range writes the cells of the range, so every disagreement is
-//! detected.
+//! detected. A new operation of a claim writer becomes a method of [`Task`] and a case of `Task::run`. The
+//! tests after `concurrent_tasks_in_wide_nodes` use no random changes: each arranges one situation.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};

@@ -3,7 +3,8 @@
 //! Only one thread uses a tree here, because the tree is guarded by a lock of its user. The tests try all
 //! small trees, then random ones, and check the order, the results of searches and the balance after each
 //! change. `World` has the objects and the tree; its methods make a change and compare the tree with the
-//! list. Calls with invalid arguments must panic.
+//! list. Calls with invalid arguments must panic. A new operation becomes a method of `World` and a variant
+//! of [`Op`], so that the random sequences contain it.
 
 use std::cell::Cell;
 use std::mem::offset_of;

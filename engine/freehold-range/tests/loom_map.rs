@@ -5,7 +5,7 @@
 //! is always mapped is never a hole. A lookup returns only values that were mapped at the address. No freed
 //! node is read: nodes are poisoned when they are freed, and the host frees them as soon as no reader is
 //! left. A lookup may be contended while the writer runs, but not afterwards. `loom_claims.rs` tests claim
-//! writers.
+//! writers. A new test passes a map, a lookup and a change to [`run_concurrently`].
 #![cfg(loom)]
 
 mod support;

@@ -23,7 +23,8 @@
 //!
 //! This file links and unlinks. It corrects the largest `last` of each link, and then calls `balance.rs`,
 //! which restores the ranks. `search.rs` only reads, `link.rs` has the fields, and `check.rs` checks the
-//! invariants. A new field needs a check there.
+//! invariants. A new field needs a check there. A new change of the tree belongs in this file and a new
+//! search in `search.rs`; both get an operation in `tests/interval.rs`.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 pub mod balance;

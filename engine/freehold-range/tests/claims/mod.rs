@@ -1,10 +1,12 @@
-//! Tests of claims. Every claim is tried on every small map, which may also contain another writer's claim or
-//! a reservation. The tests compare four results with a model: the refusal of a claim, the claimed entries,
-//! the contents of the map after the claim is published, and the hole that the callback gets.
+//! Tests of claims. They use a small map of every [`Shape`], in which one entry may be claimed by another
+//! writer or may be a reservation, and on each map every third range. The tests compare four results with a
+//! model: the refusal of a claim, the claimed entries, the contents of the map after the claim is published,
+//! and the hole that the callback gets.
 //!
 //! One thread makes all calls, so no result depends on timing. The entries lie in every combination of
 //! leaves. `stage.rs` has the maps and the model; the tests here pass each map to a function that makes one
-//! claim.
+//! claim. A new kind of claim gets a function like `claim_and_publish`, which makes the claim and compares
+//! the result with the model.
 
 mod stage;
 

@@ -1,7 +1,7 @@
 //! The naive map (`model.rs`) and the `RangeMap`, changed together and compared.
 //!
 //! Only one thread uses a pair, so every access to the map is exclusive. Tests with several threads use maps
-//! of their own.
+//! of their own. A new lookup of the map is compared in `compare_at`, which most tests call.
 
 use freehold_range::{Entry, GapRequest, Lookup, RangeMap};
 use freehold_sync::Host;
