@@ -5,9 +5,10 @@
 //! atomics of `axioms`.
 //!
 //! Only this file distinguishes these builds, except for test hosts, test modules, and a few files that
-//! `xtask/tests/tidy.rs` lists with reasons. So everything else that depends on the build is
-//! here too: constants that are smaller under the checkers, so that a test reaches rare paths within a few
-//! steps.
+//! `xtask/tests/tidy.rs` lists with reasons. So everything else that depends on the build is here too:
+//! constants that are smaller under the checkers, so that a test reaches rare paths within a few steps. A new
+//! type is added to the imports below. It must exist in the standard library, loom, shuttle, `freehold-sim`
+//! and `axioms`, because each of them is the source of the atomics in one build.
 //!
 //! Code of the engine must not import atomics from `core`, because the checkers do not see accesses to
 //! atomics of `core`.

@@ -18,11 +18,16 @@
 //! | [`stats::LockStats`] | how often and how long tasks wait for a lock and hold it | |
 //! | [`Host`] | services of the embedding kernel: waiting, CPU numbers, time, grace periods | |
 //! | [`atomic`] | the atomics; all shared data of the engine uses them | |
+//! | [`counted`], [`error`] | a shared pointer with fallible allocation; a macro for error enums | |
 //!
 //! The head of each module describes its protocol: what the lock guarantees, the states of every word and
 //! which task may change each state, and which release pairs with which acquire. loom checks the protocols
 //! (`tests/loom_*.rs`) under every order that the memory model allows, not only under the orders of the CPU
-//! that runs the tests.
+//! that runs the tests. `cargo xtask loom` runs these tests.
+//!
+//! A new lock gets a module here, a row in the table above, a table of the states of its word, and tests in
+//! `tests/loom_small.rs` or in a file of its own there. It reaches the kernel only through [`Host`], and
+//! reports each wait, acquisition and release to [`rank`].
 //!
 //! # Three locks on the path of a fault
 //!

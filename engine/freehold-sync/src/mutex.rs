@@ -2,7 +2,7 @@
 //!
 //! The mutex has no read mode. It exists for comparison with [`RwSem`](crate::RwSem): `FileRmap` of the
 //! engine selects one of the two as the lock over the VMAs of a file. The object contains both, so the caller
-//! passes the rank and the statistics to each call.
+//! passes the rank and the statistics to each call. `tests/loom_small.rs` tests the mutex.
 //!
 //! | word | meaning | transitions |
 //! | --- | --- | --- |

@@ -11,7 +11,8 @@
 //!
 //! Under a spin lock a task waits only for spin locks of a later [`Rank`], wakes no task, and does not use
 //! the heap. [`Host::spin_enter`] and [`Host::spin_exit`] notify the host of the beginning and the end of
-//! such a section. Guards may be dropped in any order.
+//! such a section. Guards may be dropped in any order. `tests/loom_small.rs` and `tests/threads.rs` test both
+//! kinds.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use crate::atomic::{AtomicU32, MAX_BACKOFF, Ordering, const_unless_loom};

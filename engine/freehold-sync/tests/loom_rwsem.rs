@@ -3,7 +3,8 @@
 //! Every test keeps its data in cells that loom checks. loom reports an admission without acquire (hazard
 //! C-5) or an unlock without release as a race, and a lost wake-up as a deadlock. At the end of a test, the
 //! lock must be free. The tests with three threads bound the number of preemptions. `threads.rs` tests the
-//! same lock with real threads and many steps.
+//! same lock with real threads and many steps. A new test with one reader and one writer passes the writer's
+//! steps to [`with_a_reader`].
 #![cfg(loom)]
 
 use freehold_sync::testing::{LoomHost, model, model_bounded};

@@ -6,7 +6,8 @@
 //! read-modify-write.
 //!
 //! Relations are sets of bits, one row for each event: bit `b` of row `a` is set if `a` precedes `b`. The
-//! tests in `litmus.rs` fail if an axiom is too weak or too strong.
+//! tests in `litmus.rs` fail if an axiom is too weak or too strong. A new operation is a variant of
+//! [`Action`], with its effect in [`Graph::extend`] and in `after` in `run.rs`.
 
 use crate::atomic::Ordering;
 use std::collections::BTreeMap;

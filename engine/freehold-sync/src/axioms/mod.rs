@@ -22,6 +22,7 @@
 //! `graph.rs` has executions and axioms, `run.rs` runs the code of threads, and `atomics.rs` has the facade.
 //! `litmus.rs` tests the checker, and `slots.rs` tests the VMA lock. A test must have few threads and few
 //! events, because the number of executions grows exponentially with both.
+//! `cargo test --package freehold-sync` runs these tests.
 
 pub(crate) mod atomics;
 mod graph;

@@ -3,8 +3,9 @@
 //!
 //! [`Ends`] counts how often the object was ended and dropped: each must happen once, with the last
 //! reference. A test of a limit stores a large number into the count directly, and stores the true number
-//! before it drops the last reference, so that nothing leaks. Miri and the sanitizers check the
-//! memory accesses of the tests that use several threads.
+//! before it drops the last reference, so that nothing leaks. Miri and the sanitizers check the memory
+//! accesses of the tests that use several threads. A new kind of reference gets a test like
+//! `reference_survives_conversion_to_a_word_and_back`.
 #![expect(unsafe_code, reason = "converts a word back to a reference")]
 
 use super::*;

@@ -1,6 +1,9 @@
 //! The gate of an mmap lock, which lets several tasks change an address space at the same time, and
 //! [`MmapRangeWriteGuard`].
 //!
+//! The gate is a VMA lock, so the steps of entering and closing it belong in `vma_lock/`. This file decides
+//! when a task takes these steps. `tests/loom_gate.rs` tests this file.
+//!
 //! # Guarantees
 //!
 //! - A *range writer* shares the address space with other range writers. Each changes only what it has

@@ -5,6 +5,10 @@
 //! ([`MmapRangeWriteGuard`], `gate.rs`). Functions of [`VmaLock`](crate::VmaLock) and of the engine take
 //! these guards as a proof. The tests `loom_small`, `loom_gate` and `loom_vma` check this module.
 //!
+//! `gate.rs` has the gate and the range writers. No function returns a guard for reading or for writing while
+//! the gate is open: each function that takes the lock calls `reader` or `exclusive_writer`, or calls
+//! `writer` and checks `gate_is_closed`.
+//!
 //! # The sequence number
 //!
 //! | value | meaning | transition |

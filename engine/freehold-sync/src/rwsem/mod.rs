@@ -1,5 +1,9 @@
 //! A sleeping reader/writer lock without starvation: [`RwSem`].
 //!
+//! This file adds guards, ranks and statistics to the protocol. `raw.rs` has the steps of the protocol, and
+//! `word.rs` computes values of the state word. A change of a step also changes the tables below.
+//! `tests/loom_rwsem.rs`, `tests/threads.rs` and `raw/tests.rs` test the lock.
+//!
 //! # Guarantees
 //!
 //! - The lock is phase-fair. A reader waits if a writer holds the lock, or waits for it, when the reader

@@ -1,7 +1,8 @@
 //! The state word of a reader/writer lock, as a value.
 //!
 //! The functions here only compute: they take a value of the word and return another. `raw.rs` reads the word
-//! and stores the result by a compare-and-swap. The [module head](super) has the table of the bits.
+//! and stores the result by a compare-and-swap. The [module head](super) has the table of the bits. A change
+//! of the layout also changes that table and the constants in `raw/tests.rs`.
 
 /// One reader that holds the lock or is in doubt.
 pub(super) const READER: u64 = 1;

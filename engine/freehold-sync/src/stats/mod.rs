@@ -1,8 +1,8 @@
 //! Lock statistics: how often tasks acquire a lock, how long they wait for it, and how long they hold it.
 //!
-//! A lock keeps statistics if it gets a [`LockStats`] when it is created; several locks may share one.
-//! A lock without statistics pays for one branch that always has the same result. The branch disappears
-//! without the cargo feature `stats`; no lock records anything then. Every CPU counts in its own
+//! A lock keeps statistics if it gets a [`LockStats`] when it is created; several locks may share one
+//! [`LockStats`]. A lock without statistics pays for one branch that always has the same result. The branch
+//! disappears without the cargo feature `stats`; no lock records anything then. Every CPU counts in its own
 //! cells, without read-modify-writes, after the lock is released. [`LockStats::snapshot`] adds the cells up.
 //!
 //! | recorded | counted for |
@@ -15,6 +15,10 @@
 //!
 //! Times are in nanoseconds of [`Host::now_ns`], in buckets of a quarter of a power of two. So a percentile
 //! is at most a quarter too high.
+//!
+//! `tests/lock_stats.rs` tests what is recorded. A new kind of hold is a variant of `Mode`, whose number is
+//! its index in `Cell::held`. It needs a field of [`LockSnapshot`], and a line in `snapshot`, `merge` and
+//! `remove`.
 
 mod histogram;
 

@@ -2,7 +2,8 @@
 //!
 //! Both hosts do what [`Host`](crate::Host) requires and no more. A wait ends with a wake-up or a kill, never
 //! spuriously, and `wake_one` wakes the task that has slept longest. So a test hangs if a wake-up is lost,
-//! and loom reports the hang as a deadlock.
+//! and loom reports the hang as a deadlock. A test that needs a host with one other property wraps `StdHost`,
+//! as `tests/lock_stats.rs` does for the clock.
 //!
 //! A test under loom runs in `model`, so that the host's own objects exist before the threads do:
 //!

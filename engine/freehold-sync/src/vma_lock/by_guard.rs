@@ -1,10 +1,10 @@
 //! The lock of a VMA as callers use it: a guard of the mmap lock proves each right.
 //!
 //! A caller passes a guard for reading, a guard for writing or the guard of a range writer, and so shows that
-//! it may lock or change the VMA. In a release build the functions make no further check at run time. Each
-//! takes the locking design from the mmap lock and calls its counterpart in `read.rs` or `write.rs`. The
-//! protocol is there and in the [module head](super). The callers are in `freehold`: `space/vma_lock.rs`,
-//! `space/locking.rs` and `vma/locked_list.rs`.
+//! it may lock or change the VMA. Only `try_read` needs no guard. In a release build the functions make no
+//! further check at run time. Each takes the locking design from the mmap lock and calls its counterpart in
+//! `read.rs` or `write.rs`. The protocol is there and in the [module head](super). The callers are in
+//! `freehold`: `space/vma_lock.rs`, `space/locking.rs` and `vma/locked_list.rs`.
 
 use super::{ReadFail, ReaderPlace, VmaLock};
 use crate::host::{Host, Killed};

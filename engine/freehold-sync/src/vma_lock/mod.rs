@@ -1,5 +1,11 @@
 //! The lock of one VMA: a count of readers, and a sequence number that is odd while the VMA is write-locked.
 //!
+//! `read.rs` and `write.rs` have the two sides of the protocol. `by_guard.rs` has the functions that callers
+//! use; a guard proves the right of the caller, except in `try_read`, which needs no lock. `locking.rs` has
+//! the designs, and `external_rwsem.rs` implements one of them. A change on one side must fit the other side
+//! and the tables below. `tests/loom_vma/` tests both sides in all schedules, and `src/axioms/slots.rs` tests
+//! the slots.
+//!
 //! # Guarantees
 //!
 //! - A reader needs no other lock, and writes one word: of the VMA, or of its CPU.

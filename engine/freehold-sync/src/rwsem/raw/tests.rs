@@ -1,7 +1,7 @@
 //! Tests of locks at the limits of their counts, and of the order in which readers and writers acquire the
 //! lock.
 //!
-//! The limits are a million tasks, so a test starts with a lock whose state word has the wanted counts
+//! The limits are up to a million tasks, so a test starts with a lock whose state word has the wanted counts
 //! ([`with`]), and takes or releases the lock as one more task. [`waits`] replaces the sleep of that task by
 //! a function of the test, which changes the lock and thereby ends the wait. The constants below repeat the
 //! layout of the word on purpose, so that a change of `word.rs` fails here.
