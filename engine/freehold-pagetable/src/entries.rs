@@ -2,7 +2,8 @@
 //!
 //! A caller can clear the entries, change them in place, or read them. All functions need the table's lock (a
 //! [`PteGuard`]). The functions for a range use the group bits of the table (`groups.rs`) to skip empty
-//! groups. For a longer range, `walk.rs` passes the tables to a visitor one after another.
+//! groups. For a longer range, `walk.rs` passes the tables to a visitor one after another. A new loop over
+//! entries begins with `indices`, which checks the range, and `filled`, which finds the groups.
 //!
 //! The bit of a group is cleared only after every entry of the group was seen empty under the same lock.
 //! Otherwise a later zap would miss an entry. The range that is reported to [`StaleTranslations`] must

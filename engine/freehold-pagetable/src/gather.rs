@@ -25,6 +25,10 @@
 //! there is no stale translation.
 //!
 //! `tests/gather.rs` tests the order of the work, and `tests/loom.rs` tests overlapping gathers.
+//!
+//! A further kind of pending work is recorded without a flush, is counted in `has_pending`, and is done in
+//! `release_and_free`. Frames are released and tables are freed only while the caller holds no table lock;
+//! only [`Gather::flush`] may be called under one.
 
 #![expect(unsafe_code, reason = "frees tables that no entry points to")]
 

@@ -3,6 +3,8 @@
 //! Simulated processors and tests use this walk. It obeys the rules of the hardware: it sets only accessed
 //! and dirty bits, and only by a compare-and-swap of the whole entry. Code that manages mappings uses
 //! `table.rs` or `walk.rs` instead. The checks at one entry belong to the format (`Format::hardware_step`).
+//! `tests/tables.rs` tests the faults of the walk, and `tests/hardware.rs` runs the walk during stores of
+//! software.
 
 use crate::addr::{Level, Pfn, VirtAddr};
 use crate::format::Format;

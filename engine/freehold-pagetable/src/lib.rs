@@ -78,6 +78,10 @@
 //!   linked.
 //! - `gather.rs` flushes, and then releases frames and frees tables. `hardware_walk.rs` walks as a processor
 //!   does.
+//!
+//! A new operation on one entry belongs in `table.rs`, and in `leaf.rs` if callers use it at every level. A
+//! new operation on a range is a [`Visitor`] in a crate above. A new store to an entry gets a row in "Writers
+//! of an entry". `tests/main.rs` lists the tests, and `cargo xtask loom` runs `tests/loom*.rs`.
 
 extern crate alloc;
 

@@ -3,7 +3,8 @@
 //! A platform implements [`TableMemory`]. It supplies for each table the page that the hardware reads
 //! ([`Table`]) and a software record ([`TableMeta`]). While the table is allocated, only this crate writes to
 //! the page and the record, except that the hardware sets bits in the page. The lock in the record guards
-//! most writers; see the [crate's protocol](crate#writers-of-an-entry).
+//! most writers; see the [crate's protocol](crate#writers-of-an-entry). A new field of the record must be
+//! zero for an empty table, so `TableMeta::reset` clears or checks it. The record must stay at 64 bytes.
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;

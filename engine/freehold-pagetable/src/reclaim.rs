@@ -36,7 +36,8 @@
 //!
 //! The flush has `tables_freed` set, so it waits for the hardware and for walkers that only try to take the
 //! lock. No table is deposited with a table of the lowest level, and no other space shares such a table. So
-//! nothing else refers to the table.
+//! nothing else refers to the table. `tests/reclaim.rs` tests the steps in one thread, and
+//! `tests/loom_reclaim.rs` tests them with late tasks.
 
 use crate::addr::ENTRIES;
 use crate::format::Format;

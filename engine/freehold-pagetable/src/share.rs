@@ -11,7 +11,8 @@
 //! | n, at most 2^31 | n + 1 spaces use the table; each may leave, none may unlink it | `share`: to n + 1; [`unshare`](PageTable::unshare): to n - 1 |
 //!
 //! The count has no other meaning. A reference that a task takes to the memory of a table is not counted here
-//! (hazards C-15, C-16).
+//! (hazards C-15, C-16). `tests/shared.rs` tests this file in one thread, and `tests/loom_share.rs` tests
+//! concurrent calls.
 //!
 //! A space that leaves must flush the whole range that the table translates, not only the part that its
 //! caller works on (hazard C-17). The walk caches of the processors of the leaving space must be flushed, and

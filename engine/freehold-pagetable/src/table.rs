@@ -4,7 +4,9 @@
 //! [`EntryGuard`] is a locked table. Only an [`EntryGuard`] may change entries, except entries that point to
 //! tables. A change that removes rights gets a receiver for stale translations, so that the flush cannot be
 //! forgotten. `entries.rs` iterates over a locked table, and `page_table.rs` finds tables. The [crate's
-//! protocol](crate#writers-of-an-entry) lists the writers.
+//! protocol](crate#writers-of-an-entry) lists the writers. Before a new operation stores an entry, it calls
+//! `refuse_table` above the lowest level and `note_filled` at the lowest level. `tests/tables.rs`,
+//! `tests/kept.rs` and `tests/loom.rs` test the operations.
 //!
 //! A *deposited* table is an empty table in a list of an upper table, stored for the split of a leaf there.
 //! No entry points to it, so neither the hardware nor a walk reaches it. A task that installs a huge leaf

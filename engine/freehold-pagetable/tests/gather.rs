@@ -2,7 +2,8 @@
 //! (hazards C-4 and C-53).
 //!
 //! The tests run on one thread and interleave two gathers by hand. A ledger (`common/mod.rs`) records each
-//! flush, each released frame and each freed table in order; `loom.rs` tries concurrent gathers.
+//! flush, each released frame and each freed table in order; `loom.rs` tries concurrent gathers. A new test
+//! compares the events of [`Ledger::take`] with a list.
 
 use crate::common::{Event, Ledger, Memory, Zap};
 use freehold_pagetable::{

@@ -2,7 +2,8 @@
 //! (`src/share.rs`). Tables have two entries here. Run with `RUSTFLAGS="--cfg loom"`.
 //!
 //! A [`World`] has two spaces; the second owns a table with a huge page. A walk must never read an entry of a
-//! freed table, which [`Memory`] poisons. `shared.rs` tests the same functions in one thread.
+//! freed table, which [`Memory`] poisons. `shared.rs` tests the same functions in one thread. A flush of the
+//! first space waits while `World::walking` is set.
 #![cfg(loom)]
 
 mod common;

@@ -2,7 +2,7 @@
 //!
 //! [`refused`] makes a call and expects a panic whose message contains a text; afterwards the test checks
 //! that the state is unchanged. `kept.rs` has the cases about deposited tables and about entries that point
-//! to tables.
+//! to tables. To add a case, pass a part of the message and the call to [`refused`].
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{

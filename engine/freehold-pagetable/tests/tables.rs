@@ -3,7 +3,8 @@
 //!
 //! Each test builds a space in a [`Memory`] of a few tables. The oracles are the number of live tables, the
 //! walk of the hardware, and [`tear_down`], which finds a table that was not freed. `walker_model.rs` tests
-//! random changes, and `kept.rs` tests splits with deposited tables.
+//! random changes, and `kept.rs` tests splits with deposited tables. A new function of tables is tested here
+//! first; a property of concurrent calls belongs in `loom.rs`.
 
 use crate::common::{Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{

@@ -6,7 +6,9 @@
 //!
 //! To add an architecture, add a file next to `x86.rs` that implements [`Format`]. Three rules must hold: the
 //! word zero is the empty slot, every word has exactly one kind, and an encoded entry is decoded to the same
-//! value. `tests/format.rs` tests these rules. `table_bits.rs` has the number of entries of a table.
+//! value. `tests/format.rs` tests these rules. `table_bits.rs` has the number of entries of a table. A new
+//! kind of marker needs a code in each format. It also needs a decision at each match on [`Kind::Marker`] in
+//! `freehold-vmspace` (`zap.rs`, `copy.rs` and others) and in `freehold` (`fault/mod.rs` and others).
 
 pub mod table_bits;
 mod x86;
