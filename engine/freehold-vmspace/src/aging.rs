@@ -4,7 +4,8 @@
 //! The walk holds the lock of one table at a time. It changes accessed and dirty bits and the records of
 //! frames, and may split huge pages, but never changes which frames are mapped, or with which rights.
 //! `freehold` decides which VMAs are aged (`call/madvise/pages.rs`, `report/clear_refs.rs`). `clean.rs`
-//! write-protects file pages. `tests/reports/usage.rs` of `freehold` tests aging.
+//! write-protects file pages. `tests/reports/usage.rs` of `freehold` tests aging. A further kind of aging is
+//! a variant of [`Aging`] with its case in `aged`.
 
 use crate::{UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

@@ -3,7 +3,8 @@
 //! An entry that allows a store to a private page loses that right on both sides, under the locks of both
 //! tables. A pinned page is skipped: it stays the parent's own, and the child gets a copy after the parent's
 //! flush (hazard C-57). `call/fork.rs` of `freehold` decides which VMAs are copied and makes these copies.
-//! `tests/fork/` and `tests/pins/fork.rs` test fork there.
+//! `tests/fork/` and `tests/pins/fork.rs` test fork there. `Copier::share` decides what the child gets for
+//! each kind of entry and marker.
 
 use crate::{
     AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,
@@ -273,9 +274,9 @@ fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Gives `child` copies of the pages in `range` that this space has pinned. These are now the anonymous
-    /// pages that are still exclusive. No processor can store to them. `known` returns the place of the copy
-    /// for an address.
+    /// Gives `child` copies of the pages in `range` that this space has pinned. After
+    /// [`copy_entries`](Self::copy_entries), these are the anonymous pages that are still exclusive. No
+    /// processor can store to them. `known` returns the place of the copy for an address.
     ///
     /// # Errors
     ///

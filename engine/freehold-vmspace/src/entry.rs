@@ -4,8 +4,8 @@
 //! The reverse map says where a page may be mapped, but only the lock of the entry's table makes certain that
 //! the entry still maps the frame in question. Every operation therefore takes that lock and compares the
 //! frame number, or the marker, before it changes anything. The caller holds a lock of the reverse map, which
-//! keeps the table linked until the operation ends. `tests/rmap/` of `freehold` tests the operations through
-//! its calls.
+//! keeps the table linked until the operation ends. `tests/rmap/` of `freehold` tests these operations
+//! through calls of `freehold`.
 
 use crate::{
     Pfn, VirtAddr, VmGather, VmSpace,

@@ -5,7 +5,8 @@
 //! reclaimed. Each function takes the lock of the table and fills a slot only if the slot is empty, because
 //! another task may have filled it first. If the table was reclaimed, nothing is mapped. No memory is freed
 //! under the lock of a table. `fault/` and `uffd/` of `freehold` call these functions, and `tests/fault/` and
-//! `tests/uffd/fill.rs` test them there.
+//! `tests/uffd/fill.rs` test them there. A new function begins with `lock_linked`, because the table may have
+//! been reclaimed since the caller found it.
 
 use crate::{
     AnonPage, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, VirtAddr, VmSpace, frame::NotMapped, platform::Platform,

@@ -3,7 +3,8 @@
 //! These operations do for huge pages of pools what `copy.rs`, `move_entries.rs` and `write_protect.rs` do
 //! for small pages. The record of a page's first frame counts for the whole page. The caller keeps the tables
 //! linked and unshared (`hugetlb/` of `freehold`); this file takes only locks of tables. `tests/hugetlb/` of
-//! `freehold` tests these operations.
+//! `freehold` tests these operations. A change of a rule there, for example for a kind of marker, also needs
+//! a change here.
 
 use crate::{
     AnonPage, Fork, ForkGather, HugePageSize, MigrationEntry, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,

@@ -12,7 +12,9 @@
 //!
 //! If source and target have the same alignment and cover whole tables, the tables themselves move, under the
 //! locks of the tables above. Walkers of the reverse map are excluded during such a move, because a walker
-//! could hold a table that it found at the old place (hazard C-40).
+//! could hold a table that it found at the old place (hazard C-40). `tests/mremap/` of `freehold` tests
+//! moves, and `lab/freehold-machine/tests/shuttle_engine/mremap.rs` explores moves concurrent with faults and
+//! truncation.
 
 use crate::{NoMemory, PAGE_SIZE, UserRange, VmGather, VmSpace, platform::Platform};
 use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange, VirtAddr};

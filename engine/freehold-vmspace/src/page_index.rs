@@ -1,5 +1,6 @@
 //! Positions and counts of pages in files, as types that cannot be confused with addresses and bytes.
-//! `freehold` uses them for files, page caches, VMAs and the reverse map.
+//! `freehold` uses them for files, page caches, VMAs and the reverse map. `user_range.rs` has ranges of
+//! addresses.
 //!
 //! The types are plain numbers, without a lock. If the result of a method might not fit, the name of the
 //! method says whether it checks, saturates, or wraps. The operators panic on overflow if overflow checks are

@@ -101,8 +101,12 @@
 //!
 //! In a build without optimisation, the engine needs at most 15 KiB of stack, from its caller to the deepest
 //! call of the platform. Munmap needs 10.2 KB, fork 6.3 KB, and most faults need less than 6 KB; the maximum
-//! is 14.1 KB, in msync. An optimised build with assertions needs at most 8.4 KB. `tests/stack_depth.rs`
-//! measures the entry points. The stack of the platform's own functions is additional.
+//! is 14.1 KB, in msync. An optimised build with assertions needs at most 8.4 KB. `tests/stack_depth.rs` of
+//! `freehold` measures the entry points. The stack of the platform's own functions is additional.
+//!
+//! A new function gets a row in the table of contexts and in `docs/guide/platform.md`. It needs a default, or
+//! a change of every platform: the kernel, the test machine, `examples/embedding`, `lab/size`, and
+//! `tests/support/gate.rs` of `freehold`, which forwards to the test machine.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 pub use crate::{

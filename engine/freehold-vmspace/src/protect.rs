@@ -5,6 +5,7 @@
 //! removes rights needs a gather, which flushes. An entry without the right to write gets this right only if
 //! its frame is anonymous and no other address space can reach it. All other stores fault first: a store
 //! without a fault would reach a page that another space sees, or a file that was not notified.
+//! `lab/freehold-machine/tests/shuttle_engine/mprotect.rs` explores changes of rights concurrent with faults.
 
 use crate::{PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;

@@ -3,7 +3,8 @@
 //! The functions read under the lock of one table at a time, or without a lock where their comments say so. A
 //! result can be out of date when it is returned, unless the caller excludes changes. Nothing here changes
 //! which pages are mapped. `freehold` builds smaps, pagemap and mincore on this file (`report/`), and
-//! `tests/reports/` tests them there.
+//! `tests/reports/` tests them there. A further report is a visitor here, whose walk may neither create
+//! tables nor split leaves.
 
 use crate::{
     Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,

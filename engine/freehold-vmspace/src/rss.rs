@@ -2,7 +2,8 @@
 //!
 //! `rss_counters.rs` has the counters of a space, which it adds up to an [`Rss`]. An operation that changes
 //! many entries collects its changes in an [`Rss`] of its own, and adds them to the counters once. Values may
-//! therefore be negative.
+//! therefore be negative. A new kind is a variant of [`RssKind`], a field of [`Rss`], and an element of the
+//! arrays in `rss_counters.rs`, which have the order of the variants.
 
 /// Kinds of resident pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

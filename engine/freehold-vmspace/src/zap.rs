@@ -3,7 +3,8 @@
 //! A zap takes the lock of one table at a time and records the frames in a gather. The gather flushes before
 //! it releases a frame. Tables stay linked during a zap: only `discard_with_tables` reclaims empty tables,
 //! and `space.rs` unlinks the tables of a removed mapping. Munmap, exit, truncation and MADV_DONTNEED all
-//! remove pages here. `tests/munmap/` and `tests/files/` of `freehold` test zaps.
+//! remove pages here. `tests/munmap/` and `tests/files/` of `freehold` test zaps. A further choice of entries
+//! is a field of [`Zap`] with its case in the visitor `Zapper`.
 #![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{

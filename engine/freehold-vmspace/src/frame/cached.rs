@@ -20,7 +20,7 @@
 //! first, the lookup has read from the remover's write, and its second check finds the mark. While the bit is
 //! set the cache has a reference, so a lookup never raises a count of zero. Without the bit, only a task that
 //! has a reference raises the count. The [rule](super) therefore holds for every frame and every earlier use
-//! of the frame.
+//! of the frame. `loom_tests.rs` tests the protocol.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};

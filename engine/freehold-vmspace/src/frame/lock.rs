@@ -4,6 +4,7 @@
 //! A task holds the lock while it moves a page, unmaps the page everywhere, or writes the page back to
 //! storage. A fault waits for the lock only if the page is being moved or its memory is failing. A task locks
 //! two frames only in a move of an anonymous page: first the frame of the page, then the new frame.
+//! `word_lock.rs` of `freehold-sync` has the protocol of the lock word.
 
 use crate::{Memory, Pfn, platform::Platform};
 use freehold_sync::{Killed, Rank, WordGuard};
@@ -11,14 +12,14 @@ use freehold_sync::{Killed, Rank, WordGuard};
 /// Frame locks, for the crate `freehold`, whose rules determine which tasks may lock a frame or wait for it.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// Locks a frame to which the caller has a reference, during the life of the guard.
+    /// Locks a frame until the guard is dropped. The caller has a reference to the frame during that time.
     pub fn lock_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::Folio)
     }
 
-    /// Locks the frame that a page is about to move into, in addition to that of
-    /// [`lock_frame`](Self::lock_frame). A task that finds the page there before the move has finished waits
-    /// for the end of the move.
+    /// Locks the frame that a page is about to move into. The caller has already locked the page's own frame
+    /// by [`lock_frame`](Self::lock_frame). A task that finds the page there before the move has finished
+    /// waits for the end of the move.
     pub fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }

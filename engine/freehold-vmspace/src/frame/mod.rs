@@ -17,6 +17,11 @@
 //!
 //! While a page cache holds one of the references, lookups also raise the count, without a lock: see
 //! `frame/cached.rs`.
+//!
+//! `cached.rs` has these lookups, `lock.rs` the lock, `pin.rs` the pins, and `page.rs` the values that
+//! describe a page. A new flag is a bit of `word` below, with a comment that says which lock makes it exact.
+//! [`Frame::inherit`] copies flags to another frame, and the last `put` clears all flags except `FAILED`. The
+//! record must stay at 32 bytes. `loom_tests.rs` tests the orders of the accesses (`cargo xtask loom`).
 
 mod cached;
 mod lock;

@@ -4,7 +4,7 @@
 //! A pin counts as [`PIN`] references in the same word, so pins cost nothing while no page is pinned. A page
 //! with that many ordinary references therefore also counts as pinned. The engine tests for pins only on
 //! anonymous pages that have the bit `EXCLUSIVE` and are mapped by one entry. A wrong result of the test
-//! costs at most one copy.
+//! costs at most one copy. `memory/unpin.rs` drops pins. `tests/pins/` of `freehold` tests both files.
 //!
 //! | event | rule |
 //! | --- | --- |

@@ -5,6 +5,7 @@
 //! sets a request in each of them; the CPU of such a cache fulfils the request when it next frees a frame.
 //! Frames move between a cache and the platform in batches. Every frame in a cache is free and has a zero
 //! record (`frame/mod.rs`). `memory/mod.rs` allocates and frees single frames here.
+//! `tests/heap_in_use/idle.rs` of `freehold` tests that a trim empties the caches.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
 use crate::{

@@ -4,7 +4,7 @@
 //! The call may come at any time, and takes no lock except that of a pool. The pages may have been unmapped
 //! since they were pinned. So a pin may be the last reference, and then this file frees the frame. A page of
 //! a file that was stored to through the pin is marked dirty before the pin is dropped, because the page may
-//! leave the cache afterwards.
+//! leave the cache afterwards. `tests/pins/` of `freehold` tests this file.
 
 use super::Memory;
 use crate::{Pfn, frame::pin::PIN, platform::Platform};

@@ -3,7 +3,7 @@
 //!
 //! A test gets a machine of 1 MiB, which is small enough to run out of frames. When it has dropped
 //! everything, it calls `assert_clean`: the machine then panics if the crate has kept a frame or a table.
-//! Functions that only `freehold` may call are tested there.
+//! Functions that only `freehold` may call are tested there. A new subject gets a module here.
 #![cfg(not(loom))]
 
 mod numbers;
