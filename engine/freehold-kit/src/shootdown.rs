@@ -28,7 +28,7 @@
 //! a space finds its old translations. Such a CPU gets no flushes for spaces that it does not run. Instead,
 //! every flush of a space has a number, and a CPU remembers up to which number it has done all flushes in its
 //! context. If there have been more flushes, the CPU drops the old translations when it loads the root.
-//! (Linux does the same since 2017, with `tlb_gen` and dynamic ASIDs.)
+//! (Linux has done the same since 2017, with `tlb_gen` and dynamic ASIDs.)
 //!
 //! # States
 //!

@@ -2,9 +2,9 @@
 //! to the address types of other crates.
 //!
 //! The engine itself names physical memory only by frame numbers ([`Pfn`]). [`PhysAddr`] is for platforms,
-//! which talk to hardware. The features `x86_64` and `memory_addr` add conversions to and from the types of
-//! the crates with these names. Conversions for a further crate are a module like `of_x86_64` under a feature
-//! of their own, with a test in `tests/addresses.rs`.
+//! because registers and devices take addresses. The features `x86_64` and `memory_addr` add conversions to
+//! and from the types of the crates with these names. Conversions for a further crate are a module like
+//! `of_x86_64` under a feature of their own, with a test in `tests/addresses.rs`.
 
 use crate::addr::{PAGE_MASK, PAGE_SHIFT, Pfn, VirtAddr};
 use core::{fmt, ops};

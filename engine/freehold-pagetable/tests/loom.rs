@@ -125,7 +125,7 @@ fn a_reader_of_an_entry_in_a_new_table_sees_the_contents() {
     reader_of_a_page_sees_its_contents(false);
 }
 
-/// Two threads fill one slot. One of them gets the entry of the other.
+/// Two threads fill one slot. One thread installs its entry, and the install of the other thread fails.
 #[test]
 fn an_entry_is_installed_once() {
     loom::model(|| {

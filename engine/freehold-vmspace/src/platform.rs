@@ -155,9 +155,9 @@ pub unsafe trait Platform: TableMemory + Host {
     /// blocks one at a time.
     ///
     /// The caller may hold sleeping locks of the engine, for example that of the VMA that faults. So this
-    /// function may reclaim memory of the kernel's own, but not memory of the engine: it neither calls the
-    /// engine nor waits for a task that does. An embedder reclaims memory of the engine when no lock is held,
-    /// for example after a fault failed with out of memory.
+    /// function may reclaim memory that other parts of the kernel use, but not memory of the engine: the
+    /// function neither calls the engine nor waits for a task that does. An embedder reclaims memory of the
+    /// engine when no lock is held, for example after a fault failed with out of memory.
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize;
 
     /// Number of NUMA nodes of the machine.

@@ -234,7 +234,7 @@ fn oldest_context_is_reused() {
     });
 }
 
-/// A space that a CPU returns to between other spaces keeps its context, and the other spaces keep theirs.
+/// If a CPU returns to one space between other spaces, all these spaces keep their contexts.
 #[test]
 fn space_entered_between_others_keeps_its_context() {
     model(|| {

@@ -56,7 +56,7 @@ struct World {
     entered: AtomicU64,
     /// Number of read sections that have ended.
     exited: AtomicU64,
-    /// Functions that wait for a moment without an open read section.
+    /// Functions that run as soon as no read section is open.
     deferred: Mutex<Vec<Deferred>>,
 }
 

@@ -1,8 +1,8 @@
 //! Tests with readers that take the external rwsem of the VMA (`vma_lock/external_rwsem.rs`).
 //!
 //! The tests run the scenarios of `world.rs`, like `main.rs`, but on a `World` whose spaces use external
-//! rwsems. An array of two flags selects these spaces. To run another scenario here, pass such a world to its
-//! function in `world.rs`.
+//! rwsems. An array of two flags selects these spaces. To run another scenario here, pass such a world to the
+//! function of the scenario in `world.rs`.
 
 use super::world::{self, World, change, check_recycled, spawn};
 use freehold_sync::ReadFail;

@@ -19,8 +19,8 @@
 //! the lookup is first, the count that the remover reads includes the lookup's reference. If the remover is
 //! first, the lookup has read from the remover's write, and its second check finds the mark. While the bit is
 //! set the cache has a reference, so a lookup never raises a count of zero. Without the bit, only a task that
-//! has a reference raises the count. The [rule](super) therefore holds for every frame and every earlier use
-//! of the frame. `loom_tests.rs` tests the protocol.
+//! has a reference raises the count. The [rule](super) therefore holds for every frame, whatever page the
+//! frame held before. `loom_tests.rs` tests the protocol.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -42,8 +42,8 @@ freehold_sync::error_enum! {
 
 #[doc(hidden)]
 impl Frame {
-    /// Turns the reference of the task that made the page into that of the cache. Lookups can find the frame
-    /// afterwards.
+    /// Turns the reference of the task that made the page into the cache's reference. Lookups can find the
+    /// frame afterwards.
     #[inline]
     pub fn enter_cache(&self) {
         // Release: if a lookup expects the frame's earlier page and raises the count, its second check finds

@@ -1,8 +1,8 @@
 //! Tests of two rules of `frame/mod.rs` and `frame/cached.rs` under loom, which tries all schedules and the
 //! results that the memory model allows.
 //!
-//! - A walk that reads the record of a frame finds an rmap word whose object exists, for every earlier use of
-//!   the frame. The walk takes no lock, so the object must outlive every walk that has read the word.
+//! - A walk that reads the record of a frame finds an rmap word whose object exists, whatever page the frame
+//!   held before. The walk takes no lock, so the object must outlive every walk that has read the word.
 //! - A lookup in a cache never raises the count of a frame that has left the cache. Otherwise the frame could
 //!   have two owners: the lookup and the task that uses the frame next.
 //!
