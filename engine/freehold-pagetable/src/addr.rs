@@ -7,6 +7,7 @@
 //! from callers and may have any value; no function in this file checks that an address is a user address.
 //! Sums of addresses that can overflow are checked or saturate. [`Pfn::add`] does not check its sum, because
 //! the numbers of existing frames are small. A function that can panic documents the condition.
+//! `tests/format.rs` tests the sizes of the levels.
 
 use crate::format::table_bits::TABLE_BITS;
 use core::fmt;

@@ -10,7 +10,7 @@
 //! Every access is under the table's lock. So all accesses are relaxed, and an update is a load and a store.
 //! `table.rs` and `split.rs` set bits when they fill entries, `entries.rs` reads and clears them, and
 //! `reclaim.rs` uses them to find an empty table. A bit that is wrongly 0 hides an entry from zaps; a bit
-//! that is wrongly 1 costs time only.
+//! that is wrongly 1 costs time only. `tests/tables.rs` tests the bits with partly cleared groups.
 
 use crate::addr::ENTRIES;
 use crate::memory::TableMeta;

@@ -5,6 +5,7 @@
 //! A [`LeafGuard`] forwards each operation to the guard of its level. `table.rs` has these guards and
 //! describes the operations, so a new operation belongs in `table.rs` first. The caller keeps the table from
 //! being unlinked. Code for pages of 4 KiB uses [`PteGuard`](crate::PteGuard), whose level is fixed.
+//! `tests/walker_model.rs` changes large leaves through this type.
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};

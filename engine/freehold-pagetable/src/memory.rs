@@ -5,6 +5,7 @@
 //! the page and the record, except that the hardware sets bits in the page. The lock in the record guards
 //! most writers; see the [crate's protocol](crate#writers-of-an-entry). A new field of the record must be
 //! zero for an empty table, so `TableMeta::reset` clears or checks it. The record must stay at 64 bytes.
+//! `tests/common/mod.rs` has a small implementation.
 
 use crate::addr::{ENTRIES, Pfn};
 use core::fmt;

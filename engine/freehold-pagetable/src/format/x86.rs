@@ -3,7 +3,9 @@
 //!
 //! An entry with P clear is free for software, except that the word zero is the empty slot. So P is clear in
 //! markers and in leaves without access. `tests/format.rs` checks the encoding bit by bit, and
-//! `tests/tables.rs` checks the faults of a walk.
+//! `tests/tables.rs` checks the faults of a walk. A new flag gets a bit here and in [`PteFlags`], and a row
+//! in the table below. If both bits have the same number, the flag joins `PLAIN`; otherwise `flags` and
+//! `bits` convert it.
 //!
 //! | bits | in a leaf or table entry | in a marker |
 //! | --- | --- | --- |
