@@ -5,7 +5,8 @@
 //! then checks the map: no entry is claimed, and a search finds every gap. The tests also assert that one of
 //! two conflicting claims is refused, that a reader never finds a hole at an address that is always mapped,
 //! and that the map finally contains what its writers stored. A map of five entries has two leaves; the
-//! helpers below make maps of other shapes. A bound on preemptions keeps each test short.
+//! helpers below make maps of other shapes. A bound on preemptions keeps each test short. `loom_map.rs` tests
+//! the exclusive writer, and `claims/mod.rs` tests claims in one thread.
 #![cfg(loom)]
 
 mod support;
