@@ -4,7 +4,8 @@
 //! it may lock or change the VMA. Only `try_read` needs no guard. In a release build the functions make no
 //! further check at run time. Each takes the locking design from the mmap lock and calls its counterpart in
 //! `read.rs` or `write.rs`. The protocol is there and in the [module head](super). The callers are in
-//! `freehold`: `space/vma_lock.rs`, `space/locking.rs` and `vma/locked_list.rs`.
+//! `freehold`: `space/vma_lock.rs`, `space/locking.rs` and `vma/locked_list.rs`. A new function here takes a
+//! guard as its proof; its steps belong in `read.rs` or `write.rs`.
 
 use super::{ReadFail, ReaderPlace, VmaLock};
 use crate::host::{Host, Killed};

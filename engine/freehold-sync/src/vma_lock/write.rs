@@ -2,7 +2,8 @@
 //!
 //! A writer marks the VMA by an odd sequence number, keeps new readers out, and sleeps until the readers
 //! inside have left. The caller has the right to change the VMA, so two writers never meet here. `read.rs`
-//! has the other side, and `by_guard.rs` the functions that callers use.
+//! has the other side, and `by_guard.rs` the functions that callers use. `tests/loom_vma/` tests both sides
+//! together.
 
 use super::{ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, VmaLock, VmaLocking};
 use crate::atomic::{AtomicU32, Ordering, store_buffering_fence};
