@@ -3,8 +3,9 @@
 //! `pool.rs` uses a set for the frames and one for the tables of a machine, and `inner.rs` one for the slots
 //! of address spaces. Each set is behind its owner's short lock. The lowest free numbers are taken first.
 //! Therefore a batch has ascending numbers, and a freed run of numbers is usually taken as a run again.
-//! Taking 64 numbers costs about as much as taking one. `bitmap_tests.rs` compares the set with a naive
-//! implementation.
+//! Taking 64 numbers costs about as much as taking one. Code that changes a word of level 0 must keep the
+//! summaries correct: it calls `mark_full` when the word becomes full, and `mark_room` when it no longer is.
+//! `bitmap_tests.rs` compares the set with a naive implementation.
 
 const BITS: usize = 64;
 /// Maximum number of levels of words. 64^5 numbers are more than any machine here has.

@@ -4,7 +4,7 @@
 //! both crates are compiled with `opt-level` 1 or less. Without the list in [`compiled`] each test program
 //! compiles the engine again. Nothing calls [`compiled`]; add a call of the engine to the list if many test
 //! programs use it. A call that is missing from the list is compiled in each program that uses it, so an
-//! omission costs only time.
+//! omission costs only time. `lib.rs` includes this file only in builds with debug assertions.
 
 use crate::{Machine, Process};
 use freehold::{

@@ -3,7 +3,8 @@
 //! A test or tool builds a [`MachineConfig`] from [`MachineConfig::backed`] or [`MachineConfig::phantom`] and
 //! changes it with the other functions, then passes it to [`Machine::new`](crate::Machine::new). Sizes are in
 //! bytes of simulated memory. The configuration of a machine cannot be changed later. A new field needs a
-//! default in `backed`, which is the default of all tests: oracles on, hardware like x86-64.
+//! default in `backed`, whose values are the defaults of all tests (oracles on, hardware like x86-64), and a
+//! function like [`MachineConfig::pkeys`] if tests set the field.
 
 /// The memory of a machine's frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 //! guards that they return, count the sections that a thread is in (`inside.rs`). The engine reports the
 //! start and the end of its sections through these hooks. If the engine does not report an end, a later call
 //! that the section forbids panics. A forbidden call panics with the name of the call and of the context.
-//! Without debug assertions nothing is counted, and every check is empty. The lists below must agree with the
-//! table; `every_call/contexts.rs` among the tests of `freehold` and the mutations `contexts-machine-*` check
-//! them.
+//! Without debug assertions nothing is counted, and every check is empty. A new hook passes one of the lists
+//! below to [`check`]. The lists must agree with the table; `every_call/contexts.rs` among the tests of
+//! `freehold` and the mutations `contexts-machine-*` check them.
 
 use crate::host;
 use crate::inside::{Banned, Context, Inside};

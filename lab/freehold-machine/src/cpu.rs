@@ -6,7 +6,8 @@
 //! translation. A flush takes that lock, so it knows that no access is in progress. A fault drops all TLB
 //! entries for the address, as on x86, and releases the lock. Then the access calls the caller's handler and
 //! starts again. The lock must not be held during the handler, because the handler calls the engine, which
-//! flushes. `tests/tlb.rs` and `tests/memory.rs` test CPUs.
+//! flushes. A new kind of access calls `access` or `translate`, which do all this. `tests/tlb.rs` and
+//! `tests/memory.rs` test CPUs.
 
 use crate::contents::{Page, Word};
 use crate::host;

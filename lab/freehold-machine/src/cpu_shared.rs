@@ -2,7 +2,8 @@
 //!
 //! `inner.rs` has one such part per CPU of the machine. The CPU itself (`cpu.rs`) holds the lock during each
 //! access, a flush (`mmu.rs`) while it drops entries, and the oracles while they search a TLB. A thread holds
-//! the lock of one CPU at a time, so the locks need no order.
+//! the lock of one CPU at a time, so the locks need no order. `tests/memory.rs` checks that a CPU is claimed
+//! only once.
 
 use crate::host::Lock;
 use crate::tlb::Tlb;

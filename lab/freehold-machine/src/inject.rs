@@ -6,7 +6,8 @@
 //! for the heap are here, because the global allocator may be called before a machine exists. Tests of the
 //! engine let each allocation of a call fail in turn (`engine/freehold/tests/support/failure.rs`). After
 //! `fail_memory_once` or `fail_memory_from`, the same thread must call `stop_failing_memory`, which returns
-//! how many requests failed. The functions for the heap have the same rule.
+//! how many requests failed. The functions for the heap have the same rule. `tests/memory.rs` tests the first
+//! kind, `tests/heap/failures.rs` the second.
 #![expect(unsafe_code, reason = "a global allocator")]
 
 use crate::exempt::is_exempt;

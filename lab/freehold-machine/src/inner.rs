@@ -5,7 +5,8 @@
 //! change once the machine is built. Frames and tables are freed in a fixed order: the pool retires the
 //! number, the oracles (`oracle.rs`) check and poison it, and the pool makes it available. An allocation
 //! first checks whether a failure is injected. When the allocation has taken a number, an oracle checks the
-//! poison of that number.
+//! poison of that number. `tests/memory.rs` and `tests/oracles.rs` test both orders. A new part of the
+//! machine is a field of [`Inner`], with a lock or atomics of its own if it changes.
 
 use crate::bitmap::Bitmap;
 use crate::config::{MachineConfig, Memory};

@@ -15,6 +15,14 @@
 //! | oracles | `oracle` | panic with the address, the frame and the CPU when they find a stale translation |
 //! | contexts | `context` | panics if the table of [`freehold::platform`] forbids a call in its context; the message names the call and the context |
 //! | failure injection | `inject` | makes allocations of frames and tables fail, per thread; [`FailingAllocator`] does the same for the heap |
+//! | kernel's half | `kernel` | entries of the root tables that all address spaces share |
+//! | programs | [`Process`] | passes the faults of a CPU to the engine |
+//! | reports | [`Accounting`], [`MachineStats`] | what is in use; counts of events |
+//! | helpers of tests | `compiled`, `effort`, `example`, `exempt`, `nodes` | compile the engine once; choose the number of cases; set up the engine of an example; leave allocations out of failure injection; choose the width of tree nodes |
+//!
+//! The engine calls the machine in `machine.rs`, so a new service of the platform begins there. A new check is
+//! a function of `oracle.rs` or a list of `context.rs`, and a new use of threads is a function of all three
+//! hosts. The tests are in the folder `tests`, which is the package `freehold-machine-tests`.
 //!
 //! The host is chosen when the crate is compiled: `host_std` without a checker, `host_shuttle` with
 //! `cfg(shuttle)`, `host_sim` with `cfg(sim)`. The machine's own words (records of pools, masks of CPUs,

@@ -4,7 +4,7 @@
 //! Each host keeps one [`Local`] per thread: `host_std` in a thread-local, `host_shuttle` and `host_sim` per
 //! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run a CPU, `inject.rs`
 //! sets the failures of allocations, and `context.rs` counts sections. Only the owning thread or task
-//! accesses it.
+//! accesses its [`Local`]. A new field needs a constant initial value and a type without a destructor.
 
 use crate::inside::Context;
 use std::cell::Cell;

@@ -5,7 +5,8 @@
 //! checks its context (`context.rs`) and passes the work on: to [`Inner`] for memory, to `mmu.rs` for
 //! flushes, and to the host (`host_std` or another) for threads. The state is in [`Inner`]; a handle has
 //! none. A new function of a trait is implemented here, begins with a check, and gets a line in the table of
-//! [`freehold::platform`].
+//! [`freehold::platform`]. `tests/host.rs` tests the functions of [`Host`]; `tests/memory.rs` and
+//! `tests/tlb.rs` test the other traits.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
 use crate::config::MachineConfig;

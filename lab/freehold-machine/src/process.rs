@@ -3,7 +3,8 @@
 //! This is the part of a kernel between a CPU and the engine. [`Process`] passes the faults of a [`Cpu`] to
 //! [`AddressSpace::handle_fault`] and returns the error as the signal that a program would get. Tests,
 //! benches and replays access memory through a process. A process has no state besides its address space,
-//! whose calls are available by dereferencing the process.
+//! whose calls are available by dereferencing the process. A new kind of access of [`Cpu`] gets a function
+//! here, which passes `fault` as the handler.
 
 use crate::{Cpu, Machine, Word};
 use freehold::counted::Counted;

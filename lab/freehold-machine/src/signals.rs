@@ -4,7 +4,7 @@
 //! [`Killed`] or [`Interrupted`]. No signal is lost: a sender sets a flag and then wakes the task, and a
 //! waiting task checks the flags after it has announced its sleep. Each host (`host_std`, `host_shuttle`,
 //! `host_sim`) compiles this file as a module of its own, and has its own sleep and wake-up in `wait.rs`.
-//! `tests/host.rs` tests both.
+//! `tests/host.rs` tests fatal signals and other signals.
 
 use super::wait::{Sleep, wait_unless_over};
 use freehold_sync::atomic::AtomicU32;
@@ -23,7 +23,8 @@ pub(super) struct Record {
     pub(super) killed: AtomicBool,
     /// True if a signal that is not fatal is pending.
     pub(super) signalled: AtomicBool,
-    /// Number of killable waits until one gets a fatal signal; 0 if none will. Only the task counts down.
+    /// Number of killable waits up to the wait that gets a fatal signal; 0 if no wait will get one. Only the
+    /// task counts down.
     countdown: AtomicU64,
     /// Number of waits that began. Only the task itself writes it.
     waits: AtomicU64,

@@ -4,6 +4,7 @@
 //! a schedule can be replayed: the clock counts calls, and the numbers of threads depend only on the order of
 //! the threads' first calls. Nothing may depend on addresses, real time or the host's scheduler. Grace
 //! periods end as early as they may, so that a use of an object after its grace period is detected.
+//! `cargo xtask shuttle` runs the scenarios of `tests/shuttle_engine` on this host.
 
 mod array;
 mod lists;

@@ -3,8 +3,10 @@
 //!
 //! The simulation must show what a kernel would pay. `host_std/lists.rs` has the lists of machines that run
 //! on threads. A processor reuses the numbers that it freed. When its list is empty or too long, a batch
-//! moves between the list and the memory of its socket, under the lock of that memory.
-//! [`Lists::check_thread`] also panics if a machine is used on another thread than its own.
+//! moves between the list and the memory of its socket, under the lock of that memory. Only this move takes
+//! virtual time: `memory.frame` of the simulated machine for each number, and the accesses to the lock.
+//! [`Lists::check_thread`] panics if a machine is used on another thread than its own
+//! (`tests/sim_engine/names.rs`).
 
 use freehold_pagetable::Pfn;
 use freehold_sim::{

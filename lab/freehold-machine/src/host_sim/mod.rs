@@ -5,7 +5,8 @@
 //! time on one thread. This host charges the costs of a kernel that are not accesses of the engine: traps,
 //! zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU lists. Outside a run
 //! there is one thread, and time does not advance. A machine, and everything on it, stays on the thread that
-//! built it. `tests/sim_engine` tests the engine on this host.
+//! built it. A newly charged operation is a function here and in `uncharged.rs`; it calls
+//! `freehold_sim::task`. `tests/sim_engine` tests the engine on this host (`cargo xtask sim`).
 
 #[path = "../host_std/array.rs"]
 mod array;

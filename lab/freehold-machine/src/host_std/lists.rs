@@ -3,8 +3,8 @@
 //! move from CPU to CPU with each operation.
 //!
 //! Only a machine without oracles has these lists. The tests of other machines expect that the lowest free
-//! number is taken first, and that a second free of a number is found at once. Here it is found when the
-//! number leaves the list. `tests/memory.rs` checks that no number is lost in a list.
+//! number is taken first, and that a second free of a number is found at once. With lists, a second free is
+//! found only when the number leaves its list. `tests/memory.rs` checks that no number is lost in a list.
 
 use super::{Lock, MAX_CPUS, with_cpu};
 use freehold_pagetable::Pfn;
@@ -19,8 +19,8 @@ pub(crate) struct Lists {
     of_cpus: Box<[List]>,
 }
 
-/// The list of one CPU, on cache lines of its own. It never needs more memory than at first, because tests
-/// make allocations fail.
+/// The list of one CPU, on cache lines of its own. The list never outgrows its initial capacity: an
+/// allocation could fail, because tests make allocations fail.
 #[derive(Debug)]
 #[repr(align(128))]
 struct List(Lock<Vec<Pfn>>);

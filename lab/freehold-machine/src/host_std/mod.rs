@@ -4,6 +4,9 @@
 //! compiled, as the module `host`. `host_shuttle` and `host_sim` export the same names; add a name to all
 //! three. No other code of the crate depends on which host it uses. `machine.rs` implements the trait `Host`
 //! with these functions, and adds the checks of contexts. `tests/host.rs` tests a host through the trait.
+//! `array.rs` has the lazily mapped arrays of the machine, `lists.rs` free numbers per CPU, `lock.rs` the
+//! short lock, `raw.rs` the oracles' access to records and tables, `rcu.rs` grace periods, `wait.rs` sleeping
+//! and waking. This file has the numbers of `with_cpu`, the data per thread, and the clock.
 
 mod array;
 mod lists;

@@ -9,7 +9,7 @@
 //! every thread reads. Batches run in any order. Each batch therefore counts the functions that it still has
 //! to run, in two generations. A barrier starts the next generation, pushes the batches that are not full,
 //! and drives the epochs until no function of the previous generation remains. Only one barrier runs at a
-//! time, so the counts of the new generation are 0 when it starts.
+//! time, so the counts of the new generation are 0 when it starts. `tests/host.rs` tests the guarantees.
 #![expect(unsafe_code, reason = "defers functions on raw objects")]
 
 use super::{Lock, with_cpu};

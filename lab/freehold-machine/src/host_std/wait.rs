@@ -8,7 +8,8 @@
 //! for the last time, and removes the address after it wakes up. The killer sets the flag, and then wakes the
 //! sleeper at that address repeatedly until the sleeper has removed the address. A single wake is not enough,
 //! because it could arrive between the sleeper's last check and its sleep. A sender of other signals does the
-//! same if those signals end the sleep. `signals.rs` has the part that all hosts share.
+//! same if those signals end the sleep. `signals.rs` has the part that all hosts share, and `tests/host.rs`
+//! tests the guarantee.
 
 use super::signals::{Ends, Task};
 use freehold_sync::atomic::AtomicU32;
