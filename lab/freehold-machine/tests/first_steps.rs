@@ -2,7 +2,8 @@
 //!
 //! If a change breaks everything, start here: each test makes a few calls of the engine through a [`Process`]
 //! and a CPU, without threads. `on_every_design` builds machine, engine and process, and checks at the end
-//! that all memory is free. The subjects themselves are tested in `engine/freehold/tests`.
+//! that all memory is free. The subjects themselves are tested in `engine/freehold/tests`, so a test of one
+//! subject belongs there.
 
 use freehold::engine::{Config, Engine};
 use freehold::fault::{FaultError, SegvCode};

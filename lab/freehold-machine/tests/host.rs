@@ -3,9 +3,9 @@
 //!
 //! The tests call the functions of the trait [`Host`] on a machine: futex waits, fatal and other signals, CPU
 //! numbers, the clock, RCU read sections, deferred functions and barriers. Each test states a promise of the
-//! trait, on which the engine relies. Tests run their body in `run` and repeat it [`MANY`] times, so that
-//! threads meet; under the checker of schedules (`cfg(shuttle)`) the numbers are small. A lost wakeup shows
-//! as a test that never ends.
+//! trait, on which the engine relies; a new function of the trait gets a test here. Tests run their body in
+//! `run` and repeat it [`MANY`] times, so that threads meet; under the checker of schedules (`cfg(shuttle)`)
+//! the numbers are small. A lost wakeup shows as a test that never ends.
 
 use crate::common::*;
 use freehold_machine::Task;

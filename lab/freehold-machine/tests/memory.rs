@@ -3,7 +3,8 @@
 //! The tests use the allocators and the contents of a machine as the engine does, through the traits
 //! [`Platform`] and [`TableMemory`], and inject failures of allocations (`src/pool.rs`, `src/contents.rs`,
 //! `src/inject.rs`). Backed memory has contents; phantom memory reads as zero and may be larger than the
-//! host's memory. Tests with accesses map pages with the minimal kernel of `common`.
+//! host's memory. Tests with accesses map pages with the minimal kernel of `common`. Mistakes with frames and
+//! tables, such as a double free, are tested in `oracles.rs`.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
@@ -205,7 +206,7 @@ fn machine_without_oracles_finds_the_numbers_in_all_lists() {
             let (late, early) = (frames.split_off(100), frames);
             let late_tables = tables.split_off(50);
             on_another_cpu(|| {
-                // In portions that a list takes; more frames at once go to the shared list.
+                // The frames are freed in small portions, because a list takes at most 64 numbers at once.
                 late.chunks(32).for_each(|some| give(&machine, some));
                 // SAFETY: nothing refers to the tables any more.
                 late_tables.iter().for_each(|table| unsafe { machine.free_table(*table) });

@@ -4,7 +4,8 @@
 //! These scenarios are small and run with more schedules than those of `shuttle_engine` (modules `files` and
 //! `fork`), but only on the default design. [`Scene`] is one process that maps a file twice, shared and
 //! private. `Scene::end` checks that no page beyond the end of the file is mapped, and that all memory is
-//! free. A mutation of the copy on write, `cow-flush`, must fail the last test.
+//! free. The last test must fail with the mutation `cow-flush`, which removes the flush of copy on write. A
+//! larger scenario, or a scenario for all designs, belongs in `shuttle_engine`.
 
 mod common;
 

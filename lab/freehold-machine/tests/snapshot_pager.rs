@@ -4,7 +4,7 @@
 //! serves the memory of a process from a snapshot through a userfaultfd, while the process stores, discards,
 //! moves, forks and unmaps. Each page must be read with the bytes of the snapshot, or as the process has
 //! changed it. The test expects exact counts of copied and zeroed pages, so a change of its steps changes
-//! these counts.
+//! these counts. Single calls of a pager are tested in `engine/freehold/tests`, module `uffd`.
 
 #[path = "../examples/snapshot_pager/pager.rs"]
 #[allow(dead_code, reason = "only the example uses these items")]

@@ -4,7 +4,8 @@
 //! [`Toy`] is one address space. It writes page table entries directly, so it depends only on the machine and
 //! the format, and it does exactly what a test tells it: it flushes nothing by itself except in
 //! [`Toy::finish`]. The tests of the program `machine` use all of this file; `shuttle_files.rs` uses only
-//! threads and the seed.
+//! threads and the seed. A test makes a mistake by leaving out a call of [`Toy`] or by changing the order of
+//! its calls, so a new function of [`Toy`] must flush nothing and check nothing by itself.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

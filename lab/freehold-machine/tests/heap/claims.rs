@@ -2,9 +2,9 @@
 //!
 //! The code under test is `space/claim.rs` and the writers of the VMA tree in `freehold-range`. The claim or
 //! lock of the failed change is released, so no thread waits for it, and the change can be repeated.
-//! `change_without_memory` makes changes whose first, second or third allocation fails. Each test requires
-//! that some allocation failed. A claim that is kept shows as a change that cannot be repeated, or as a test
-//! that never ends.
+//! `change_without_memory` makes changes (`change`) whose first, second or third allocation fails. Each test
+//! requires that some allocation failed. A claim that is kept shows as a change that cannot be repeated, or
+//! as a test that never ends.
 
 use freehold::{
     PAGE_SIZE,

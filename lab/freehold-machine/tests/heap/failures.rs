@@ -3,7 +3,7 @@
 //! The allocator [`FailingAllocator`](freehold_machine::FailingAllocator) makes the nth allocation of a
 //! thread fail. The tests check the allocator itself: which allocation fails, whether later ones fail too,
 //! and that other threads and the host's own allocations are not affected. All tests of failed allocations
-//! rely on these rules.
+//! rely on these rules. Failures of requests for frames and tables are tested in `tests/memory.rs`.
 
 use freehold_machine::{Machine, fail_heap_from, fail_heap_once, stop_failing_heap};
 use freehold_sync::{Host, RcuHead};

@@ -2,9 +2,10 @@
 //! while tasks may still use them.
 //!
 //! The pages of such a file are frames of the storage, not of the engine (`file/kinds/direct.rs` in
-//! `freehold`). [`Storage`] is a storage in the machine's memory; `files_shared.rs` uses it too. The
-//! scenarios make two checks: after a write-back, the storage has recorded the last store to each page
-//! (`State::lasting`), and a frame that the engine discards has no user (`Storage::free`).
+//! `freehold`). [`Storage`] is a storage in the machine's memory; `files_shared.rs` uses it too. A scenario
+//! creates a `Storage`, maps its file with `map` and ends with `Scene::end`. The scenarios make two checks:
+//! after a write-back, the storage has recorded the last store to each page (`State::lasting`), and a frame
+//! that the engine discards has no user (`Storage::free`).
 
 use crate::{
     explore::{explore, thread},
@@ -40,7 +41,7 @@ struct State {
 }
 
 /// A storage whose pages are frames of the machine. When the engine discards a page, the storage frees the
-/// frame at once. It panics if the frame still has a user.
+/// frame at once. The storage panics if the frame still has a user.
 #[derive(Clone)]
 pub struct Storage {
     machine: Machine,

@@ -3,8 +3,9 @@
 //! The code under test is `rmap/failure.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
 //! that the engine has taken out of use. A store is present in memory, written back to the disk, or reported
 //! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk: the scenarios check
-//! in its words that `write_back` has written every store made before the call. `end` checks that exactly the
-//! failed frames are missing at the end.
+//! in its words that `write_back` has written every store made before the call. A scenario opens its file
+//! with `opened` or `opened_twice`, and reports a failure with `fail`. `end` checks that exactly the failed
+//! frames are missing at the end.
 
 use crate::{
     explore::{explore, explore_until, thread},

@@ -3,9 +3,10 @@
 //!
 //! `explore_killed` makes a call with a fatal signal at the second wait of its thread, and then at the first,
 //! while two other threads make the call wait. The signal comes from the machine (`Task::interrupt_wait`), so
-//! a scenario need not find the moment of the wait. A test fails if no schedule killed the call. Kills of a
-//! range writer that waits for a claim are in `ranges.rs`, and kills of a fault that waits for a disk in
-//! `waiting.rs`.
+//! a scenario need not find the moment of the wait. A test fails if no schedule killed the call. A new
+//! killable call gets a test that passes the call to `explore_killed` and checks the memory after a kill
+//! (`assert_unchanged`). Kills of a range writer that waits for a claim are in `ranges.rs`, and kills of a
+//! fault that waits for a disk in `waiting.rs`.
 
 use crate::{
     explore::{explore_until, thread},

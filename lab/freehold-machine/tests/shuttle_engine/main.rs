@@ -10,7 +10,8 @@
 //! A scenario sets up a `Scene`, starts two to five threads on CPUs of their own, and asserts in each thread
 //! and at the end what a program may see. Keep threads short: each further access makes a given interleaving
 //! less likely. Synchronise threads only with atomics of `freehold_sync` and with `yield_now`, because the
-//! checker does not see a lock of the system.
+//! checker does not see a lock of the system. A new scenario goes into the file of its call; a new file needs
+//! a `mod` line here and an entry in the table of `docs/reference/testing.md`.
 //!
 //! Besides the assertions of the scenarios, other checks detect errors. The oracles of the machine detect
 //! translations that outlive their frame or table, writes to freed memory, and double frees. The checker

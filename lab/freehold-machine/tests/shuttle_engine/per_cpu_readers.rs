@@ -1,10 +1,11 @@
 //! Several threads fault in one VMA as per-CPU readers, while writers lock the VMA for writing (C-19, C-22).
 //!
 //! A per-CPU reader records itself in a slot of its CPU instead of the count of the VMA. In the builds for
-//! checkers, a VMA gets such readers at the first contention; `meet` causes this contention. These scenarios
-//! test the engine around the lock. loom detects a lock that overlooks a reader in a slot
-//! (`freehold-sync/tests/loom_vma`). Shuttle would rarely find such a bug, because two readers must meet, and
-//! a whole system call must then run inside the fault of one of them.
+//! checkers, a VMA gets such readers at the first contention; `meet` causes this contention. A scenario runs
+//! a change concurrently with stores by calling `beside`. These scenarios test the engine around the lock.
+//! loom detects a lock that overlooks a reader in a slot (`freehold-sync/tests/loom_vma`). Shuttle would
+//! rarely find such a bug, because two readers must meet, and a whole system call must then run inside the
+//! fault of one of them.
 
 use crate::{
     explore::{explore, thread},

@@ -4,7 +4,8 @@
 //! The code under test is `uprobe/`. Every process sees the breakpoint after the probe was added, and no
 //! process sees it after the probe was removed; `assert_shows` checks both, and that `probe_at` finds the
 //! probe. The file itself never contains the breakpoint (`end` checks that), and no store to a process's
-//! private copy is lost. Forced stores are those of a debugger.
+//! private copy is lost. Forced stores are those of a debugger. A scenario maps the file with `map_text`, and
+//! calls `add` and `remove` for the probe at [`PLACE`].
 
 use crate::{
     explore::{explore, thread},

@@ -2,9 +2,9 @@
 //!
 //! The code under test is `rmap/migrate.rs` and `rmap/walk.rs`. No task reads a stale copy, no store is lost,
 //! and no walk misses an entry. A walk that missed an entry would report `MigrateError::NoPage`, or leave a
-//! marker of the migration behind. Several scenarios therefore require that `migrate` succeeds, and count the
-//! entries of the new frame with `entries_of`. Pages of files are in `file_moves.rs`, failing pages in
-//! `failure.rs`.
+//! marker of the migration behind. Several scenarios therefore require that `Engine::migrate` succeeds, and
+//! count the entries of the new frame with `entries_of`; the helper `migrate` also accepts errors that a
+//! concurrent call explains. Pages of files are in `file_moves.rs`, failing pages in `failure.rs`.
 
 use crate::{
     explore::{explore, thread},

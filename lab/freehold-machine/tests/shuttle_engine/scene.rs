@@ -4,7 +4,8 @@
 //! Pages 0 to 511 are under one page table. Page 512 is under another, and even under another table of the
 //! next level. A scenario fills pages with known values ([`value`]) and runs threads on the CPUs 0 to 4. It
 //! ends with [`Scene::end`], which checks the address space and that nothing leaked. CPU [`OLD`] stores the
-//! first values. Its TLB therefore has translations that the calls under test must flush.
+//! first values. Its TLB therefore has translations that the calls under test must flush. A machine or engine
+//! with other settings is a constructor that calls `with` or `on`; a helper for one file stays in that file.
 
 use freehold::{
     PAGE_SIZE,

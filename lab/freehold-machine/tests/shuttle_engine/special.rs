@@ -3,8 +3,8 @@
 //!
 //! The code under test is `file/kinds/special.rs`, `fault/special.rs` and `file/change/revoke.rs`. [`Board`]
 //! is a device whose two banks of frames replace each other. After `Handle::switch`, the old bank contains
-//! [`GONE`]; `look` fails if a task still reads it. The board counts VMAs that were opened and closed, and
-//! `end` requires that none is left.
+//! [`GONE`]; `look` fails if a task still reads it. The board counts the VMAs that were opened and not
+//! closed, and `end` requires that the count is 0.
 
 use crate::{
     explore::{explore, thread},

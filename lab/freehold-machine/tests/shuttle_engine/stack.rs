@@ -5,7 +5,8 @@
 //! `freehold`). The scenarios run growth concurrently with a munmap of the range below or of the stack
 //! itself, with lookups, and with a mapping below. One scenario moves a stack as exec does
 //! (`call/stack_move.rs`). Afterwards the stack must have all its pages, and no other page may have been
-//! removed or replaced.
+//! removed or replaced. `stack` maps a stack of one page; a scenario about the stack gap begins with
+//! `Scene::gaps`.
 
 use crate::{
     explore::{explore, thread},

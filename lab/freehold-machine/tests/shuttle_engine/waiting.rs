@@ -3,7 +3,8 @@
 //! The code under test is `fault/file.rs` and `file/fill.rs`. The disk ([`Slow`]) answers a read only when
 //! the scenario calls `answer`. In the meantime, another thread changes the mapping, the space or the file.
 //! If the fault held a lock that such a change needs, the checker would report a deadlock. After the wait,
-//! the fault must see the changed state.
+//! the fault must see the changed state. A scenario begins with `mapped`; `wait_until_asked` returns when a
+//! fault waits for a read.
 
 use crate::{
     explore::{explore, explore_until, thread},

@@ -3,10 +3,12 @@
 //!
 //! The tests count how often cache lines are transferred between CPUs. The counts are the same in every run.
 //! A one-time action, such as the first access to a line or a VMA that becomes per-CPU, costs transfers once.
-//! The tests therefore measure the cost of each additional repetition, see [`world::more`]. A test fails if a
-//! shared word is added to a frequent path. Its message lists the places in the source whose accesses cause
-//! transfers, the most frequent first. Each test begins with `ran_alone`, because addresses must be the same
-//! in every run.
+//! The tests therefore measure the cost of each additional repetition ([`world::more`]). A test fails if a
+//! shared word is added to a frequent path. The message of the test lists the places in the source whose
+//! accesses cause transfers, the most frequent first. Tests of paths are in `faults.rs`, `files.rs` (faults
+//! on one file) and `changes.rs` (mmap, munmap, fork). `grace.rs` and `names.rs` test the host and its
+//! reports, and `world.rs` has the helpers. Each test begins with `ran_alone`, because addresses must be the
+//! same in every run.
 #![cfg(sim)]
 
 #[global_allocator]

@@ -1,9 +1,10 @@
 //! Tests the names of the engine's records in a report, and that only one thread can use a machine.
 //!
 //! A report of the simulation names the fields on which time was lost (`freehold_sim::names`). The engine and
-//! the machine announce their records. If a record is not announced or has a wrong layout, the hottest field
-//! has another name, or too few transfers have a name, and a test here fails. The last test checks that a
-//! machine refuses to be used on another thread than its own.
+//! the machine announce their records; `lab/freehold-sim/tests/names.rs` tests the names themselves. If a
+//! record is not announced or has a wrong layout, the hottest field has another name, or too few transfers
+//! have a name, and a test here fails. The last test checks that a machine refuses to be used on another
+//! thread than its own.
 
 use crate::world::{ANON, GIB, PAGE, RW, World, ran_alone};
 use freehold::fault::Access;
