@@ -6,7 +6,7 @@
 //! A line `quirks kept` or `quirks cured` restricts the rest of the case to worlds that treat the kernel's
 //! quirks in that way. A line `needs seals` restricts the rest of the case to kernels that have mseal.
 //! `text.rs` defines the form of calls and results. The example `record` writes a case with the results of
-//! the running kernel, so a new case needs no result by hand.
+//! the running kernel, so a new case needs no result by hand. A new kind of line is a branch in [`run`].
 
 use crate::compare::visible;
 use crate::op::{Subject, vmflag};

@@ -5,7 +5,8 @@
 //! could unmap its code or stack. `generate.rs` and `script.rs` drop every call that [`escapes`] reports. The
 //! function uses only the arguments and not the state of memory, because calls are also dropped later
 //! (`compare.rs`). It may report a harmless call, but must never miss a call that could reach memory outside
-//! the arena. A new kind of call therefore needs a line here before it is drawn.
+//! the arena. A new kind of call therefore needs an arm here before it is drawn: the last arm permits every
+//! call that has no arm.
 
 use crate::op::{Call, PAGE};
 use crate::world::World;

@@ -16,8 +16,9 @@
 //! - [`world`]: the addresses, files and limits that two subjects must share; [`text`]: calls as lines;
 //!   [`escape`]: calls that must not run on the kernel.
 //!
-//! The model follows the kernel, not the manual. A case file exists for each rule where the two differ, and
-//! for rules that are easy to miss. The main rules:
+//! A new call begins in [`op`], whose head lists the files that need code for the call. The model follows the
+//! kernel, not the manual. A case file exists for each rule where the two differ, and for rules that are easy
+//! to miss. The main rules:
 //!
 //! - `mmap` with a fixed address in the last page (above -4096) fails, because the kernel reads that address
 //!   as an errno.

@@ -3,7 +3,8 @@
 //! The fuzz target `engine` and `tests/properties.rs` decode calls with [`ops`]; `generate.rs` draws calls
 //! for all other comparisons. Each call has eight bytes with fixed meanings, so that removing a call, or
 //! decreasing a byte, does not change the other calls. A fuzzer or proptest can therefore shrink a finding
-//! byte by byte. A test checks that bytes decode to all kinds of calls.
+//! byte by byte. `tests/properties.rs` checks that bytes decode to all kinds of calls. A new kind of call is
+//! an arm of `Code::call`.
 //!
 //! | byte | meaning |
 //! | --- | --- |

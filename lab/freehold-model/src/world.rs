@@ -4,8 +4,9 @@
 //! Two subjects can be compared only if they have the same [`World`]: the same addresses, limits and
 //! treatment of quirks. The kernel's world is measured (`linux/mod.rs`); the engine and the model can run in
 //! any world. A rule of Linux that changed between versions, or that the engine does not follow, is a field
-//! here, and the model obeys it. Reason and meaning of each difference between engine and kernel are at
-//! [`Quirks`].
+//! here, and the model obeys it. The reason and the meaning of each difference between engine and kernel are
+//! at [`Quirks`]. A new inode is an entry of [`World::INODES`], with a name in `linux/child.rs`,
+//! `linux/smaps.rs` and `linux/query.rs`; a new descriptor is an entry of [`World::FILES`].
 
 use crate::op::{Counters, PAGE};
 

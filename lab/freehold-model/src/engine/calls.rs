@@ -4,7 +4,8 @@
 //! file does that for the subject [`EngineOn`]: it passes raw bits as flags of the engine, makes the call on
 //! a virtual CPU, and returns the result, errno or signal that a program would see. Nothing here may hide an
 //! error of the engine, so arguments that the engine checks are not checked here. `files.rs` has the calls on
-//! files, and `kernel/src/calls` does the same work in the kernel.
+//! files, and `kernel/src/calls` does the same work in the kernel. A new system call gets an arm in
+//! `system_call`, and a new kind of access in `call`.
 
 use freehold::error::{Errno, MdweError, MmapError};
 use freehold::fault::{FaultError, SegvCode};

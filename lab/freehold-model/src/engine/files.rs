@@ -3,7 +3,8 @@
 //! Each file of [`World::FILES`] has the same initial contents as in the model (`model/inode.rs`) and in the
 //! kernel's child (`linux/child.rs`). The engine gets them from a [`Pager`] on first use. The functions do
 //! the work of a kernel's file system around the engine: checks of lengths and offsets, reads and writes
-//! through the page cache. `calls.rs` calls them.
+//! through the page cache. `calls.rs` calls these functions; a new call on files gets a function here.
+//! `cases/files.txt` has the rules that are easy to miss.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;

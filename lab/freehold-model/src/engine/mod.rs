@@ -1,12 +1,12 @@
 //! The engine as a subject ([`Subject`]): on a machine in this process, with backed memory, virtual CPUs and
 //! every oracle on.
 //!
-//! `calls.rs` makes the calls, `files.rs` has the files, `flags.rs` converts flags. Each run has a new engine
-//! on the same machine. When a run ends, its processes and files are dropped, and then no memory of the
-//! machine may be in use. Calls and accesses alternate between several virtual CPUs, so that a translation
-//! that was not flushed stays in a TLB and is detected.
+//! `calls.rs` makes the calls, `files.rs` has the files, `flags.rs` converts flags. A new call gets an arm in
+//! `calls.rs`. Each run has a new engine on the same machine. When a run ends, its processes and files are
+//! dropped, and then no memory of the machine may be in use. Calls and accesses alternate between several
+//! virtual CPUs, so that a translation that was not flushed stays in a TLB and is detected.
 //!
-//! The engine's address spaces are empty at first. `outside` creates the mappings outside the arena that
+//! The engine's address spaces are empty at first. `outside.rs` creates the mappings outside the arena that
 //! [`World`] describes.
 //!
 //! [`Quirks`] lists the differences between the engine and the kernel, with the reasons.

@@ -1,5 +1,5 @@
-//! The mappings of the engine outside the arena. They occupy all addresses there, so a mapping without a
-//! fixed address is placed in the arena.
+//! The mappings of the engine outside the arena. These mappings occupy all addresses there, so a mapping
+//! without a fixed address is placed in the arena.
 //!
 //! ```text
 //! min_addr           start        end                            task_size

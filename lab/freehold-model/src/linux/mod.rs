@@ -7,7 +7,9 @@
 //! This file is the parent: it sends calls in batches through shared memory (`wire.rs`), which the child
 //! executes (`child.rs`), and reads `smaps` and `status` of the child (`smaps.rs`, `query.rs`). A call that
 //! could leave the arena would destroy the child or this program, so only calls that `escape.rs` permits may
-//! be sent. [`Linux::new`] fails where the environment forbids a step, and the tests then end early.
+//! be sent. [`Linux::new`] fails where the environment forbids a step, and the tests then end early. A new
+//! call gets an arm in `command`, or in `special` if the parent takes part. A call that returns bytes also
+//! gets arms in `room` and `outcome`.
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;

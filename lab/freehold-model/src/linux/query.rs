@@ -3,7 +3,8 @@
 //! With the option `room`, a child has tens of thousands of small mappings outside the arena, and reading
 //! smaps takes too long. [`arena`] queries one mapping after the other inside the arena. The answer lacks
 //! most flags of smaps, so only protection and sharing are compared then. `smaps.rs` reads the mappings in
-//! all other cases, and `mod.rs` chooses between the two.
+//! all other cases, and `mod.rs` chooses between the two. The tests of `tests/differential.rs` and
+//! `tests/engine.rs` at the limit of mappings use these queries.
 #![expect(unsafe_code, reason = "an ioctl")]
 
 use std::fs::File;

@@ -3,7 +3,8 @@
 //! The parent (`mod.rs`) reads these files of a child between batches of calls, while the child waits, and
 //! converts them to the [`MapLine`]s and [`Counters`] that `compare.rs` compares. Only lines inside the arena
 //! are returned; the mappings outside were made before the run. The parser ignores unknown fields and flags,
-//! because kernels add some. A buffer is reused, because smaps of many mappings is long.
+//! because kernels add some. A buffer is reused, because smaps of many mappings is long. A file of
+//! [`World::INODES`] is recognised by its name here and in `query.rs`.
 
 use std::fs::File;
 use std::io::Read;

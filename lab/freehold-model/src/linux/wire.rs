@@ -1,9 +1,10 @@
 //! Memory that parent and child share: one channel per process, with a futex word in each direction.
 //!
 //! The parent (`mod.rs`) writes a batch of commands into the [`Channel`] and posts `asked`; the child
-//! (`child.rs`) executes them, writes the answers, and posts `answered`. Between the two posts only the
-//! child may touch the rest of the channel, and outside them only the parent. The memory is mapped before
-//! the fork, at one address in both.
+//! (`child.rs`) executes them, writes the answers, and posts `answered`. Between the two posts only the child
+//! may touch the rest of the channel, and outside them only the parent. The memory is mapped before the fork,
+//! at one address in both. All bytes zero must be a valid [`Channel`], and a batch must not exceed [`BATCH`]
+//! calls or return more than [`BYTES`] bytes.
 #![expect(unsafe_code, reason = "memory shared between processes, and the futex call")]
 
 use std::sync::atomic::{AtomicU32, Ordering};

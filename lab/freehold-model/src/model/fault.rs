@@ -4,7 +4,7 @@
 //! private page, and makes the page present. Populating (mmap with MAP_POPULATE, the lock calls, a growing
 //! locked mapping) makes the same faults, and checks the protection once for each part of a VMA. An anon_vma
 //! that a fault borrows from a neighbour ([`Model::prepare_anon`]) has no effect on contents, but decides
-//! later merges.
+//! later merges. `tests/merges.rs` tries merges of VMAs with own and with shared anon_vmas.
 
 use super::*;
 

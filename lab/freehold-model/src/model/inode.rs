@@ -4,7 +4,7 @@
 //! anonymous mapping. `file.rs` checks arguments, and `fault.rs` reads and writes pages. The initial contents
 //! depend only on the number of the inode, so that the model, the engine (`engine/files.rs`) and the kernel's
 //! child (`linux/child.rs`) begin with the same bytes. Offsets and sizes are in bytes, keys of pages are page
-//! numbers in the file.
+//! numbers in the file. `cases/files.txt` has the rules of truncation and holes.
 
 use super::*;
 

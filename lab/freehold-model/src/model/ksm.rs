@@ -2,7 +2,7 @@
 //!
 //! The merging itself changes no result and is not modelled. The mark is a flag of VMAs (MERGEABLE), so it
 //! decides whether VMAs merge; madvise sets and clears it for a range (`madvise.rs`), and new mappings get it
-//! from the process.
+//! from the process. `cases/memory-merge.txt` has the rules.
 
 use super::*;
 

@@ -4,7 +4,10 @@
 //! Advice that changes flags splits and merges VMAs (`merge.rs`). Advice that populates makes faults
 //! (`fault.rs`). Advice that discards drops pages; guards are pages of their own kind. The numbers are those
 //! of Linux's headers. A hole does not stop the call: the call advises all VMAs and then fails with ENOMEM.
-//! An advice that changes what only the kernel sees (WILLNEED, COLD) has no effect here.
+//! An advice whose effect only the kernel sees (WILLNEED, COLD) has no effect here. A new advice is a number
+//! in `known`, and an arm in `advise_part`, or in `advise_flags` if it changes flags; `generate.rs` must draw
+//! the advice. `cases/flags-split-merge.txt`, `guards.txt` and `holes.txt` have the rules that are easy to
+//! miss.
 
 use super::ksm::may_merge;
 use super::*;

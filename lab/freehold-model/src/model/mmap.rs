@@ -3,7 +3,8 @@
 //!
 //! The choice of the address is in `place.rs`, the removal in `munmap.rs`, the merge with neighbours in
 //! `merge.rs`. An mmap that fails at a limit may already have split VMAs at the edges of its range, as on
-//! Linux (`cases/refused-mmap-splits.txt`).
+//! Linux (`cases/refused-mmap-splits.txt`). A new flag of mmap is a constant below and a check in
+//! `Model::mmap`, `file_flags` or `anon_flags`.
 
 use super::ksm::may_merge;
 use super::merge::Candidate;

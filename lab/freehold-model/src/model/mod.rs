@@ -2,9 +2,10 @@
 //!
 //! The model says what Linux does; nothing here may be copied from the engine, because the two are compared.
 //! Each operation has a file, written for clarity and not for speed. `dispatch.rs` calls the operations, and
-//! `merge.rs`, `munmap.rs` and `fault.rs` have the parts that operations share. The order of checks in a file
-//! is that of the kernel: it decides which errno a call returns. A mistake shows as a difference in
-//! `tests/differential.rs`, which compares the model with the running kernel.
+//! `merge.rs`, `munmap.rs`, `place.rs` and `fault.rs` have the parts that operations share. A new call is a
+//! function in a file here and an arm in `dispatch.rs`. The order of checks in a file is that of the kernel:
+//! it decides which errno a call returns. A mistake shows as a difference in `tests/differential.rs`, which
+//! compares the model with the running kernel.
 //!
 //! VMAs are stored and not derived from per-page attributes, because boundaries have a history. Linux merges
 //! only when an operation touches a boundary, and the merge depends on the anon_vma of either side. An

@@ -3,7 +3,8 @@
 //! The call works VMA by VMA, as Linux does: a hole or a forbidden change ends the call, and the VMAs that
 //! were changed before keep their new rights. Each change splits the VMA at the edges of the range and merges
 //! it with its neighbours (`merge.rs`). Seals, write-execute rules (`seal.rs`) and the limits on data and
-//! mappings are checked in the order of Linux.
+//! mappings are checked in the order of Linux. The cases whose names begin with `mprotect` have the rules
+//! that are easy to miss.
 
 use super::*;
 

@@ -3,7 +3,8 @@
 //! mmap, mremap and brk remove mappings with the same functions: [`Process::cut_out`] splits VMAs at the
 //! edges of a range and checks the limit of mappings, and [`Process::drop_range`] removes the VMAs and their
 //! pages. The first can fail, the second cannot, so callers change nothing before the first has succeeded. A
-//! failure leaves the splits that were made before it, as on Linux.
+//! failure leaves the splits that were made before it, as on Linux. `tests/lines.txt` draws removals and
+//! their splits.
 
 use super::*;
 

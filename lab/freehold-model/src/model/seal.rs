@@ -3,7 +3,8 @@
 //! mseal forbids later changes of a VMA. The other files of the model test the flag SEALED before they change
 //! or remove a VMA, and `madvise.rs` calls [`Vma::resists`] before it discards; a new operation on VMAs needs
 //! such a test. MDWE forbids memory that is writable and executable, and memory that becomes executable
-//! ([`Process::denies_exec`]). A process cannot undo either.
+//! ([`Process::denies_exec`]). A process can undo neither mseal nor MDWE. `cases/seal.txt`, `cases/mdwe.txt`
+//! and `cases/mdwe-alone.txt` have the rules.
 
 use super::madvise::DONTNEED_LOCKED;
 use super::*;

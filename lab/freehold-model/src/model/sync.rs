@@ -3,7 +3,7 @@
 //! msync has no effect in the model, because memory and file are the same bytes; only its errors are modelled
 //! (holes, locked memory with MS_INVALIDATE). mincore lists present pages. For pages of files the answer
 //! depends on the page cache and is not compared (`compare.rs`), so the model reports all pages of files as
-//! present.
+//! present. `cases/holes.txt` has both calls on ranges with holes.
 
 use super::*;
 

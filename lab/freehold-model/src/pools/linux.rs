@@ -3,7 +3,8 @@
 //! The mappings are in this process, not in a child. The kernel itself makes the accesses, through a pipe, so
 //! that a failing access returns an errno and raises no signal. [`Linux::new`] returns `None` if userfaultfd
 //! is not permitted or too few huge pages are free; the test then compares nothing. The numbers are those of
-//! Linux's headers. `model.rs` lists where the kernel differs from the engine ([`Like`](super::Like)).
+//! Linux's headers. A call must change only memory of these mappings, because all other memory belongs to the
+//! test. `model.rs` lists where the kernel differs from the engine ([`Like`](super::Like)).
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};

@@ -1,6 +1,7 @@
 //! Wild calls without an MMU: mappings and queries of a [`NoMmuSpace`], and the creation of spaces. Other
 //! files of this folder make the calls with an MMU; `mod.rs` explains wild calls. Spaces without an MMU and
-//! spaces with an MMU share the files of the [`Stage`].
+//! spaces with an MMU share the files of the [`Stage`]. A new public function of [`NoMmuSpace`] gets an arm
+//! here.
 
 use super::{stage::Stage, values::Values};
 use freehold::{

@@ -2,7 +2,7 @@
 //!
 //! `supplied` makes the calls of a pager on one of the userfaultfds of the [`Stage`], concurrently with the
 //! thread of the stage that serves them. `pins` uses and releases pins, which the calls in `space.rs` have
-//! taken.
+//! taken. A new public function of `Userfaultfd` gets an arm in `supplied`.
 
 use super::{stage::Stage, values::Values};
 use freehold::uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode};

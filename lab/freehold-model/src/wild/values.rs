@@ -3,7 +3,8 @@
 //!
 //! Equal bytes always give equal values. After the last byte, further bytes are zero. Most values are small
 //! or near the mappings of the stage, because a life in which most calls fail tests little; `tests/wild.rs`
-//! checks the share of calls that succeed.
+//! checks the share of calls that succeed. A changed function gives the seeds and the inputs of the fuzzer
+//! another meaning.
 
 use freehold::{PAGE_SIZE, UserRange};
 use freehold_machine::Process;
