@@ -5,8 +5,8 @@
 //!
 //! A line of the input is a call as `freehold_model::text` writes it. Results and maps in the input are
 //! ignored, so the printed calls of a difference, or an existing case, can be the input. Comments at the
-//! start are kept. The files in `lab/freehold-model/cases` are made in this way; `tests/cases.rs` runs them
-//! on all subjects.
+//! start of the input are kept. The files in `lab/freehold-model/cases` are made in this way;
+//! `tests/cases.rs` runs them on all subjects.
 
 use std::io::Read as _;
 

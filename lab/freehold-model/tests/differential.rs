@@ -4,7 +4,9 @@
 //! free mappings. Together they make more than ten thousand calls. A failure prints the shortest calls that
 //! show the difference. In that case the model is wrong, unless Linux may choose between several results
 //! (`src/compare.rs`). Without the rights to drive the kernel the tests end early. The example `differential`
-//! runs more calls and any pair of subjects. The last test checks that the comparison can fail.
+//! runs more calls and any pair of subjects. The last test checks that the comparison can fail. A known
+//! difference is added to the cases (`cases.rs`); a new configuration of the kernel's processes is a test
+//! here with other [`Options`].
 
 use crate::support::{assert_same, linux};
 use freehold_model::compare::{self, Plan};

@@ -5,7 +5,8 @@
 //! model use several worlds: with and without a limit of locked memory, close to the maximum number of
 //! mappings, with other layouts, and with page tables of five levels. The comparisons with the kernel leave
 //! out calls that meet a quirk of Linux (`Quirks::Avoided`). With `FREEHOLD_EFFORT=long` each comparison runs
-//! a million calls. The last test checks that one wrong byte is found.
+//! a million calls. The last test checks that one wrong byte is found. A new world is a test that calls
+//! `against_the_model`.
 
 use crate::support::{assert_same, calls, linux, lockings};
 use freehold::space::Locking;

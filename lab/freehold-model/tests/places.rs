@@ -2,9 +2,9 @@
 //! the model: searching downwards and upwards, with the arena around each border of the searched ranges.
 //!
 //! The addresses are only known in a program without address randomisation. So the test starts itself again
-//! as such a program, once with each layout (`ADDR_COMPAT_LAYOUT` searches upwards). The rules are in
-//! `src/model/place.rs` and, for the engine, in `space/placement.rs`. Calls with `MAP_32BIT` are not compared
-//! (`src/escape.rs`).
+//! as such a program, once with each layout (`ADDR_COMPAT_LAYOUT` searches upwards). A new border of the
+//! searched ranges is an entry of [`MIDDLES`]. The rules are in `src/model/place.rs` and, for the engine, in
+//! `space/placement.rs`. Calls with `MAP_32BIT` are not compared (`src/escape.rs`).
 
 use crate::support::{assert_same, calls, linux, lockings};
 use freehold_model::compare::{self, Plan};

@@ -3,8 +3,8 @@
 //!
 //! Proptest draws bytes, and `freehold_model::script` decodes them as calls, as in the fuzz target `engine`.
 //! In contrast to `engine.rs`, the calls are not aimed at existing mappings, so they find other errors. Three
-//! worlds are tested, each on one design. The last test checks that bytes decode to all kinds of calls.
-//! `FREEHOLD_EFFORT=long` runs a hundred times as many cases.
+//! worlds are tested, each on one design; a new world is a test that calls `any_calls_agree`. The last test
+//! checks that bytes decode to all kinds of calls. `FREEHOLD_EFFORT=long` runs a hundred times as many cases.
 
 use freehold::space::Locking;
 use freehold_model::compare::{self, Report};

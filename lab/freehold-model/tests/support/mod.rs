@@ -2,8 +2,9 @@
 //! differences.
 //!
 //! [`assert_same`] decides whether a comparison passes: it panics with the shortest calls that show a
-//! difference. It also fails if too few calls succeed or nothing was compared, so that a broken generator
-//! does not pass.
+//! difference. The function also fails if too few calls succeed or nothing was compared, so that a broken
+//! generator does not pass. A test against the kernel gets the kernel from [`linux`], which prints SKIPPED if
+//! the kernel cannot be driven.
 #![allow(dead_code, reason = "each suite uses its part")]
 
 use freehold::space::{FaultLock, Locking, Unmap};
