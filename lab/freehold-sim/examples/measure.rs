@@ -7,7 +7,8 @@
 //! The program needs processors 0 and 1. Most figures are the median of the fastest quarter of many rounds,
 //! because other programs can only make a round slower. Figures that cannot be measured here are left out,
 //! and must be added with their source before the file goes to `machines/` (`docs/reference/simulation.md`).
-//! The fields of a machine are in `src/machine.rs`; the name of a printed line is that of its field.
+//! The fields of a machine are in `src/machine.rs`; the name of a printed line is that of its field. A new
+//! figure is a call of `say` in `main`.
 #![expect(unsafe_code, reason = "memory by the page, and lines out of caches")]
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};

@@ -5,7 +5,7 @@
 //! [`same_addresses`] first. Such programs are `tests/sim_engine/` of `freehold-machine`, and the tests and
 //! the example `simulate` of `freehold-reproduce`; the example `coverage` of `freehold-machine` uses only the
 //! allocator. Without the allocator and that call, a run is still correct, but its figures vary from process
-//! to process. Two objects must never share a line.
+//! to process. The allocator must never place two objects on one line.
 #![expect(unsafe_code, reason = "an allocator, and a call of the host")]
 
 use crate::line::LINE;

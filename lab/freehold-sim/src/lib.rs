@@ -18,6 +18,7 @@
 //! | marks for a memory trace | [`trace`] | for comparing the accesses that the simulation saw with the accesses that a program made |
 //! | names of records | [`names`] | the record and field at an address |
 //! | results | [`report`] | clocks, transfers, the hottest lines |
+//! | addresses | `apart` | the allocator [`Apart`] and [`same_addresses`], which make results equal in every process |
 //!
 //! Outside a run, the atomics are those of the host's processor, and the functions of [`task`] do nothing.
 //! The same build therefore prepares the data for a run without using virtual time.

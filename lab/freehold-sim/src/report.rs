@@ -4,7 +4,8 @@
 //! one seed, if the addresses are the same (`apart.rs`). A *transfer* is an access for which a cache line
 //! came from another processor, or for which copies were invalidated. [`Report::hottest`] returns a table of
 //! the fields that cost most; `report/fields.rs` sums the transfers by field. All lists have a fixed order,
-//! so that equal runs give equal reports.
+//! so that equal runs give equal reports. A new total is a field of [`Report`], which `Report::of` sets and
+//! [`Report::add`] sums.
 
 mod fields;
 

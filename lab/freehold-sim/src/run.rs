@@ -6,8 +6,9 @@
 //!
 //! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to the state
 //! may be held across a switch. Work of the simulation itself is between the marks of `trace.rs`
-//! ([`Within`]), which each entry point sets. A task that panics ends the run;
-//! `run_after_a_panic_starts_clean` in `tests/main.rs` checks that the next run is not affected.
+//! ([`Within`]), which each entry point sets. A new kind of operation of a task is a function of `task.rs`
+//! that calls [`step`]. A task that panics ends the run; `run_after_a_panic_starts_clean` in `tests/main.rs`
+//! checks that the next run is not affected.
 #![expect(unsafe_code, reason = "a task reaches its scheduler through a pointer")]
 
 pub(crate) use crate::line::Kind;

@@ -4,7 +4,8 @@
 //! `names.rs` if the program announced its records. Otherwise the field is named after the place in the
 //! program at which most of its transfers happened. The result is the list `Report::fields` and its table,
 //! which `freehold reproduce` prints. Times are picoseconds inside the map, and nanoseconds in a
-//! [`HotField`]. `tests/names.rs` checks the sums.
+//! [`HotField`]. `tests/names.rs` checks the sums. A new figure is a field of [`HotField`], which
+//! `HotField::add` sums, and a column in `table`.
 
 use crate::line::{LineCount, Move, PART};
 use crate::machine::Distance;
