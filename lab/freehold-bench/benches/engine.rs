@@ -4,8 +4,9 @@
 //! `cargo bench --bench engine`. The subjects and their operations are in `src/`; this file repeats and times
 //! them. Two threads work in one address space. The figure is the time until both threads have finished,
 //! divided by the number of operations of one thread. Quote only ratios within one run, because machines are
-//! noisy. `docs/performance.md` has the recorded figures; `instructions.rs` counts instructions, which vary
-//! less.
+//! noisy. A new operation of all subjects is a function of [`Subject`] and a line in [`subject`]; an
+//! operation of the engine alone is a function that `main` calls. `docs/performance.md` has the recorded
+//! figures; `instructions.rs` counts instructions, which vary less.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use freehold::fault::Access;

@@ -3,8 +3,9 @@
 //! `cargo bench --bench machine`. Three groups: accesses through the TLB (hit, flush, fault), allocation and
 //! contents of frames, and functions of the host (read sections, waiting). The engine runs on this machine,
 //! so benches of the engine include these costs. The code under measurement is `freehold-machine`; no address
-//! space exists, so [`setup`] writes the page table by hand. Names of figures contain the kind of memory, and
-//! whether oracles are on.
+//! space exists, so [`setup`] writes the page table by hand. A new figure belongs in the function of its
+//! group: `accesses`, `memory` or `host`. Names of figures contain the kind of memory, and whether oracles
+//! are on.
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

@@ -1,10 +1,11 @@
 //! Readers of reports and holders of pins: how long they delay other tasks, and what they cost.
 //!
 //! `cargo bench --bench readers`. A reader repeatedly reads the list of VMAs (`maps`) while a writer maps and
-//! unmaps pages; the writer's percentiles show the delay. Then the bench measures pins per page, and reads of
-//! a VMA with and without its lock. The engine's memory is phantom (`src/engine.rs`). Compared measurements
-//! alternate in one run. The figures of the host kernel are for calls that do the same work; they include the
-//! system call itself, and the memory is real. Compare only the change that the reader causes on each side.
+//! unmaps pages; the writer's percentiles show the delay. Then the bench measures pins per page (`pins`), and
+//! reads of a VMA with and without its lock (`looks`). The engine's memory is phantom (`src/engine.rs`).
+//! Compared measurements alternate in one run. The figures of the host kernel are for calls that do the same
+//! work; they include the system call itself, and the memory is real. Compare only the change that the reader
+//! causes on each side.
 
 use freehold::{
     engine::{Config, Engine},

@@ -3,8 +3,9 @@
 //! `cargo bench --bench rmap`. The bench first measures a file that is mapped up to 100,000 times, and then
 //! an anonymous page of a server with up to 1,000 children. The engine runs on phantom memory
 //! (`src/engine.rs`), on one thread. The figures of the file are per VMA, and show whether that cost grows
-//! with the number of VMAs. The experiment `i-mmap` of `freehold reproduce` measures the lock over all VMAs
-//! of a file, and the calls that this lock delays.
+//! with the number of VMAs. `links` measures the file, and `family` the anonymous page. The experiment
+//! `i-mmap` of `freehold reproduce` measures the lock over all VMAs of a file, and the calls that this lock
+//! delays.
 
 use freehold::{
     PageIndex,

@@ -14,7 +14,8 @@
 //! | the same with a page table: [`PagedSet`] | `paged_set.rs` | `engine` |
 //!
 //! A new subject implements [`Subject`] and must start with the same areas. The benches check no results; the
-//! tests of the engine do.
+//! tests of the engine do. The other benches in `benches/` (`machine`, `pagetable`, `range`,
+//! `range_instructions`, `readers`, `rmap`, `uffd`) have subjects of their own, which their heads describe.
 #![deny(unsafe_code)]
 
 mod btree;

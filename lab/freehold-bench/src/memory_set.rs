@@ -3,7 +3,7 @@
 //! [`LockedSet`] is an existing implementation for comparison. Its backend does nothing, so only the
 //! bookkeeping of areas is measured; `paged_set.rs` adds a page table. The operations are those of
 //! [`Subject`] (`lib.rs`). If a new version of the crate merges areas, [`split_merge`](Subject::split_merge)
-//! no longer needs to map the area again.
+//! no longer needs to map the area again; the same holds for `paged_set.rs`.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use memory_addr::{AddrRange, VirtAddr};

@@ -2,8 +2,9 @@
 //!
 //! `cargo bench --bench range_instructions`. The program runs itself twice under callgrind with different
 //! numbers of operations, [`FEW`] and [`MANY`]. It prints the difference per operation, which excludes the
-//! setup. The operations are those of `common.rs`. The row `nothing` is the cost of picking a random place,
-//! which every other row includes. If Valgrind is missing, the program prints an error and ends.
+//! setup. The operations are those of `common.rs`, so a new operation is added there. The row `nothing` is
+//! the cost of picking a random place, which every other row includes. If Valgrind is missing, the program
+//! prints an error and ends.
 
 mod common;
 

@@ -3,7 +3,7 @@
 //! Implements [`Side`] with system calls: a userfaultfd of this process and areas of its memory. `engine.rs`
 //! implements [`Side`] for the engine; `main.rs` runs both in alternating rounds. Needs the right to create a
 //! userfaultfd: [`Host::new`] fails without it, and the bench then measures only the engine. Huge pages are
-//! off for all areas, so that each fault is for one page.
+//! off for all areas, so that each fault is for one page. Sizes and calls must be those of `engine.rs`.
 #![expect(unsafe_code, reason = "system calls")]
 
 use super::{Call, FAULTING, FAULTS, PAGE, PAGES, Side};
