@@ -9,7 +9,8 @@
 //! -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
 //! -Cdebug-assertions=on"`, and run the program on a folder of inputs.
 //!
-//! A finding is printed as calls. Add these as a case to `lab/freehold-model/cases`.
+//! A finding is printed as calls. Add these as a case to `lab/freehold-model/cases`. A new target is a file
+//! in this folder and an entry in `lab/fuzz/Cargo.toml`.
 #![no_main]
 
 use arbitrary::Arbitrary;
