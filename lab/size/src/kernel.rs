@@ -1,4 +1,9 @@
 //! The platform, whose services are external functions, and the 16 operations.
+//!
+//! A kernel that links this library supplies the functions `k_*` (waiting, memory, flushes) and calls the
+//! operations `fh_*`. Link-time optimisation drops every function of the engine that no operation reaches, so
+//! a new operation changes all sizes that `cargo xtask size` prints. The number 16 is also in `lib.rs`,
+//! `xtask/src/size.rs`, `docs/performance.md` and the README of `freehold`.
 #![expect(unsafe_code, reason = "an interface in C's calling convention")]
 
 use core::{
@@ -69,7 +74,7 @@ impl Drop for Reading {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel that links this library keeps the contract.
 unsafe impl Host for Kernel {
     const MAX_CPUS: usize = 64;
     type RcuGuard = Reading;
@@ -122,7 +127,7 @@ unsafe impl Host for Kernel {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel that links this library keeps the contract.
 unsafe impl TableMemory for Kernel {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
         match k_table(0, false) {
@@ -147,7 +152,7 @@ unsafe impl TableMemory for Kernel {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel that links this library keeps the contract.
 unsafe impl Platform for Kernel {
     type Format = X86_4;
     type Mmu = Pfn;
