@@ -217,7 +217,7 @@ fn machine_without_oracles_finds_the_numbers_in_all_lists() {
             late.chunks(32).for_each(|some| give(&machine, some));
             assert_eq!((machine.accounting().frames, machine.accounting().tables), (100, 50));
             early.chunks(32).for_each(|some| give(&machine, some));
-            // SAFETY: as above.
+            // SAFETY: nothing refers to the tables any more.
             tables.iter().for_each(|table| unsafe { machine.free_table(*table) });
 
             // The blocks have all frames of the machine, also those in the list of this CPU.
