@@ -43,8 +43,8 @@ mod traced {
     use std::io::stdin;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// The allocator of this program. It places each object on cache lines of its own, and while an operation
-    /// is traced it logs the objects that the operation allocates.
+    /// The allocator of this program. Places each object on cache lines of its own. While an operation is
+    /// traced, logs the objects that the operation allocates.
     pub struct Logged;
 
     /// Number of objects since logging began, which may exceed the length of the log. Logging is off if the

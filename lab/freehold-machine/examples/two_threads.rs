@@ -3,11 +3,11 @@
 //!
 //! `cargo run --release --example two_threads`
 //!
-//! The first half (`together`) runs on a machine with contents and with every oracle on. It panics if a CPU
-//! uses a stale translation, or if a page holds anything except the values that were stored there. The second
-//! half (`beside_a_large_munmap`) unmaps a large mapping with each design of munmap, while a sibling thread
-//! maps and unmaps a small mapping, and prints how long the sibling's calls took. Its machine has phantom
-//! memory and no oracles, so that the times are those of the engine. The times are an illustration;
+//! The first half (`together`) runs on a machine with contents and with every oracle on. This half panics if
+//! a CPU uses a stale translation, or if a page holds anything except the values that were stored there. The
+//! second half (`beside_a_large_munmap`) unmaps a large mapping with each design of munmap, while a sibling
+//! thread maps and unmaps a small mapping, and prints how long the sibling's calls took. Its machine has
+//! phantom memory and no oracles, so that the times are those of the engine. The times are an illustration;
 //! `freehold reproduce` measures them.
 
 use freehold::PAGE_SIZE;

@@ -2,7 +2,7 @@
 //!
 //! Tests and [`Process`](crate::Process) access memory through a [`Cpu`], which one thread at a time uses. An
 //! access looks in the TLB (`tlb.rs`), walks the tables if necessary, and lets the oracles check the
-//! translation. It holds its CPU's lock from the look-up of the translation to the last use of the
+//! translation. The access holds its CPU's lock from the look-up of the translation to the last use of the
 //! translation. A flush takes that lock, so it knows that no access is in progress. A fault drops all TLB
 //! entries for the address, as on x86, and releases the lock. Then the access calls the caller's handler and
 //! starts again. The lock must not be held during the handler, because the handler calls the engine, which

@@ -1,8 +1,8 @@
 //! Counts of the sections that a thread is in, for the checks of [`context`](crate::context).
 //!
 //! A [`Context`] is thread-local (`local.rs`): only its thread reads and writes it, so plain cells suffice.
-//! `context.rs` calls [`Context::enter`] at the start of a section and [`Context::leave`] at its end. It
-//! calls [`Context::check`] at each hook, with the sections in which the hook is forbidden. Without debug
+//! `context.rs` calls [`Context::enter`] at the start of a section, [`Context::leave`] at its end, and
+//! [`Context::check`] at each hook, with the sections in which the hook is forbidden. Without debug
 //! assertions nothing calls these functions. A new kind of section needs a variant of [`Inside`]. If the
 //! section forbids uses of the heap, [`Context::bars_heap`] must list the variant.
 

@@ -1,10 +1,10 @@
 //! A pool of frame numbers: which numbers are taken, and when each was last freed.
 //!
 //! A machine has one pool of frames and one of tables (`inner.rs`). The free numbers are in a `Bitmap` under
-//! the pool's short lock. In a simulation, and in a machine without oracles, lists per CPU are in front of it
-//! (`host_sim/frames.rs`, `host_std/lists.rs`). A number is freed in two steps: [`Pool::retire`] records it
-//! as free, so that the oracles can check it, and [`Pool::give`] makes it available. `tests/oracles.rs` and
-//! `tests/memory.rs` test pools.
+//! the pool's short lock. In a simulation, and in a machine without oracles, the bitmap has lists per CPU in
+//! front of it (`host_sim/frames.rs`, `host_std/lists.rs`). A number is freed in two steps: [`Pool::retire`]
+//! records it as free, so that the oracles can check it, and [`Pool::give`] makes it available.
+//! `tests/oracles.rs` and `tests/memory.rs` test pools.
 //!
 //! # The free clock
 //!
@@ -35,7 +35,8 @@ pub(crate) struct Pool {
     base: u64,
     len: usize,
     list: Apart<Lock<List>>,
-    /// Free lists of the CPUs, which are used before `list`: in a simulation, and on threads without oracles.
+    /// Free lists of the CPUs, which are used before `list`. Only machines in a simulation and machines
+    /// without oracles have such lists.
     near: Lists,
     /// Records, indexed by number less `base`. `None` without oracles. The task that takes or frees a number
     /// writes its record.

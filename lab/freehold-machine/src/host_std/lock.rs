@@ -1,5 +1,5 @@
-//! The short lock of the machine's own data (TLBs, free lists). It is not one of the engine's locks and has
-//! no rank.
+//! The short lock of the machine's own data (TLBs, free lists). This lock is not one of the engine's locks
+//! and has no rank.
 //!
 //! A holder must not wait, and must not call the engine. Simulations use this implementation too, and do not
 //! charge for it. Under the checker of schedules the lock is a mutex of the checker (`host_shuttle/lock.rs`),

@@ -1,7 +1,7 @@
 //! The host of an ordinary process: threads, futexes, mapped memory, the epochs of crossbeam.
 //!
-//! A host is the part of the machine that depends on how threads run. `lib.rs` chooses one when the crate is
-//! compiled, as the module `host`. `host_shuttle` and `host_sim` export the same names; add a name to all
+//! A host is the part of the machine that depends on how threads run. `lib.rs` chooses a host when the crate
+//! is compiled, as the module `host`. `host_shuttle` and `host_sim` export the same names; add a name to all
 //! three. No other code of the crate depends on which host it uses. `machine.rs` implements the trait `Host`
 //! with these functions, and adds the checks of contexts. `tests/host.rs` tests a host through the trait.
 //! `array.rs` has the lazily mapped arrays of the machine, `lists.rs` free numbers per CPU, `lock.rs` the
@@ -87,8 +87,9 @@ pub(crate) fn with_cpu<R>(f: impl FnOnce(usize) -> R) -> R {
     f(number)
 }
 
-/// Returns the number of a thread that has no number yet or shares one, and the lock for the shared number.
-/// One thread at a time uses the shared number: the holder of `SHARED_TURN`.
+/// Returns the number for a thread that has no number yet or uses the shared number. Also returns the lock of
+/// the shared number if the thread uses that number. One thread at a time uses the shared number: the holder
+/// of `SHARED_TURN`.
 #[cold]
 fn enter_slow(number: usize) -> (usize, Option<MutexGuard<'static, ()>>) {
     let number = if number == UNSET { choose_number() } else { number };
