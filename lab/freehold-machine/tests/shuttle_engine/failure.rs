@@ -178,8 +178,8 @@ fn memory_failure_of_both_frames_of_a_migration() {
                 Ok(_) | Err(MigrateError::NoPage | MigrateError::Busy) => {}
                 Err(error) => panic!("{error}"),
             });
-            // At this moment the migration may be at any stage. It processes the parent first, and may not
-            // have reached the child.
+            // At this moment the migration may be at any stage. The migration processes the parent first, and
+            // may not have reached the child.
             scope.spawn(|| {
                 if let Some(pfn) = scene.process.frame_at(page(0)) {
                     fail(&scene.engine, pfn);

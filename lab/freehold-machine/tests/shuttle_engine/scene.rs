@@ -1,11 +1,12 @@
 //! The setting of the scenarios: a small machine, an engine, and one or two processes with numbered pages.
 //!
 //! [`Scene`] owns the machine, the engine and the first process; almost all files of this program use it.
-//! Pages 0 to 511 are under one page table. Page 512 is under another, and even under another table of the
-//! next level. A scenario fills pages with known values ([`value`]) and runs threads on the CPUs 0 to 4. It
-//! ends with [`Scene::end`], which checks the address space and that nothing leaked. CPU [`OLD`] stores the
-//! first values. Its TLB therefore has translations that the calls under test must flush. A machine or engine
-//! with other settings is a constructor that calls `with` or `on`; a helper for one file stays in that file.
+//! Pages 0 to 511 are under one page table. Page 512 is under another page table, and that page table is
+//! under another table of the next level. A scenario fills pages with known values ([`value`]) and runs
+//! threads on the CPUs 0 to 4. It ends with [`Scene::end`], which checks the address space and that nothing
+//! leaked. CPU [`OLD`] stores the first values. Its TLB therefore has translations that the calls under test
+//! must flush. A machine or engine with other settings is a constructor that calls `with` or `on`; a helper
+//! for one file stays in that file.
 
 use freehold::{
     PAGE_SIZE,
