@@ -16,8 +16,8 @@
 //! - `--show A..B`: prints the calls of that part and their results, in place of hashes
 //!
 //! Like `freehold_model::compare`, the transcript leaves out which pages of files are resident, because Linux
-//! may choose. It also leaves out calls that install or remove guards, because these changed between versions
-//! of Linux.
+//! may choose. The transcript also leaves out calls that install or remove guards, because these changed
+//! between versions of Linux.
 
 use std::ops::Range;
 use std::process::ExitCode;

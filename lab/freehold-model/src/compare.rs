@@ -1,9 +1,10 @@
 //! Compares two subjects call by call, and shrinks the calls that show a difference.
 //!
-//! [`run`] draws the calls (`generate.rs`). It compares the result of every call, maps and counters after
-//! every few calls, and the contents of all pages at the end of a run. The tests, the example `differential`
-//! and the fuzz target `engine` use it. Each exception below makes the comparison blind in one place, so add
-//! an exception only if Linux itself may give either of two results. The following results are not compared:
+//! [`run`] draws the calls (`generate.rs`), and compares the result of every call, maps and counters after
+//! every few calls, and the contents of all pages at the end of a run. [`run_ops`] compares in the same way
+//! for given calls. The tests, the example `differential` and the fuzz target `engine` use these functions.
+//! Each exception below makes the comparison blind in one place, so add an exception only if Linux itself may
+//! give either of two results. The following results are not compared:
 //!
 //! - `mincore` of pages of files, because the answer depends on the page cache. The left side reports all of
 //!   them as resident.
@@ -223,8 +224,8 @@ pub fn shrink<A: Subject, B: Subject>(a: &mut A, b: &mut B, ops: Vec<Op>, what: 
     let (mut ops, mut what) = (ops, what);
     let world = a.world();
     let mut tries = |ops: &[Op]| {
-        // Without the dropped calls, the remaining calls may have other effects. They still cannot reach
-        // outside the arena, because the arguments of a call alone determine that.
+        // Without the dropped calls, the remaining calls may have other effects. The remaining calls still
+        // cannot reach outside the arena, because only the arguments of a call determine that.
         debug_assert!(ops.iter().all(|op| !escapes(&world, &op.call)));
         // Without the dropped calls, the remaining calls must not meet a quirk that the generator avoided.
         if world.quirks == Quirks::Avoided && meets_quirk(&world, ops) {

@@ -4,9 +4,9 @@
 //! The child that makes the calls (`linux/child.rs`) is a part of this program, so a call outside the arena
 //! could unmap its code or stack. `generate.rs` and `script.rs` drop every call that [`escapes`] reports. The
 //! function uses only the arguments and not the state of memory, because calls are also dropped later
-//! (`compare.rs`). It may report a harmless call, but must never miss a call that could reach memory outside
-//! the arena. A new kind of call therefore needs an arm here before it is drawn: the last arm permits every
-//! call that has no arm.
+//! (`compare.rs`). [`escapes`] may report a harmless call, but must never miss a call that could reach memory
+//! outside the arena. A new kind of call therefore needs an arm here before it is drawn: the last arm permits
+//! every call that has no arm.
 
 use crate::op::{Call, PAGE};
 use crate::world::World;
@@ -84,7 +84,8 @@ fn lock_escapes(w: &World, addr: u64, len: u64) -> bool {
 /// Returns true if an mmap might replace or add memory outside the arena.
 fn mmap_escapes(w: &World, addr: u64, len: u64, flags: u64) -> bool {
     let size = page_up(len);
-    // Calls with `MAP_32BIT` are left out. They place memory in the low 2 GiB, which are outside most arenas.
+    // Calls with `MAP_32BIT` are left out, because such calls place memory in the low 2 GiB, which are
+    // outside most arenas.
     if flags & 0x40 != 0 {
         return true;
     }

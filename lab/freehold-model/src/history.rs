@@ -322,7 +322,7 @@ impl<R: Draw> Drawer<'_, R> {
             5..=6 => Call::Write { addr: self.addr(), value: 9 },
             7 => Call::Brk { addr: self.heap + self.random.below(4) * PAGE },
             8 => Call::Mmap { addr: 0, len: 2 * PAGE, prot: 3, flags: ANON, file: None, off: 0 },
-            // mlock is drawn only here and not concurrently. It has two steps, as on Linux, and its second
+            // mlock is drawn only here and not concurrently. mlock has two steps, as on Linux, and its second
             // step could fault in mappings that were made after the first step.
             9 if self.random.below(2) == 0 => Call::Mlock2 { addr: self.addr(), len: 2 * PAGE, flags: 1 },
             _ => Call::Mprotect { addr: self.addr(), len: PAGE, prot: 1 },

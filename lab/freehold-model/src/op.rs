@@ -84,8 +84,8 @@ pub enum Call {
     SetMdwe {
         bits: u64,
     },
-    /// `prctl(PR_SET_MEMORY_MERGE)`: permits that equal pages are merged into one, in all memory of the
-    /// process, or forbids it.
+    /// `prctl(PR_SET_MEMORY_MERGE)`: permits or forbids the merging of equal pages, in all memory of the
+    /// process.
     SetMerge {
         on: u64,
     },

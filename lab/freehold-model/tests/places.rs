@@ -1,7 +1,7 @@
 //! The addresses that the kernel chooses for mappings without a fixed place, against those of the engine and
 //! the model: searching downwards and upwards, with the arena around each border of the searched ranges.
 //!
-//! The addresses are only known in a program without address randomisation. So the test starts itself again
+//! The addresses are known only in a program without address randomisation. So the test starts itself again
 //! as such a program, once with each layout (`ADDR_COMPAT_LAYOUT` searches upwards). A new border of the
 //! searched ranges is an entry of [`MIDDLES`]. The rules are in `src/model/place.rs` and, for the engine, in
 //! `space/placement.rs`. Calls with `MAP_32BIT` are not compared (`src/escape.rs`).
@@ -32,8 +32,8 @@ fn engine_and_model_choose_the_addresses_of_the_kernel() {
             })
         };
         let output = again.output().expect("the program starts");
-        // The output tells whether the kernel can be driven. It is written directly, so that it is visible
-        // without --nocapture.
+        // The output tells whether the kernel can be driven. The test writes the output directly to stderr,
+        // so that the output is visible without --nocapture.
         let _ = std::io::stderr().write_all(&output.stderr);
         let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && said.contains("1 passed"), "layout {layout:#x}: {said}");

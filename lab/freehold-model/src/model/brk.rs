@@ -1,8 +1,8 @@
 //! brk: never fails, but returns the current break.
 //!
 //! The heap is an anonymous mapping that grows and shrinks at its end. A brk that cannot be done (limits, a
-//! mapping in the way) changes nothing. A growing heap merges with the mapping below if Linux would
-//! (`merge.rs`), but never with the mapping above. Shrinking uses the functions of `munmap.rs`.
+//! mapping in the way) changes nothing. A growing heap merges with the mapping below if the two merge on
+//! Linux (`merge.rs`), but never with the mapping above. Shrinking uses the functions of `munmap.rs`.
 //! `cases/brk.txt` has the rules that are easy to miss.
 
 use super::merge::Candidate;

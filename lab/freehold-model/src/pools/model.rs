@@ -2,9 +2,9 @@
 //!
 //! The mappings are those of `mod.rs`: four pages each of anonymous and of file memory. The model is a
 //! [`Subject`], and is compared call by call with the engine (`engine.rs`) and with the kernel (`linux.rs`).
-//! It is written only for clarity: each page of each mapping has its own [`Entry`], and every call loops over
-//! the pages of its part. Where engine and kernel differ, [`Like`] selects the rule; each such difference is
-//! in `docs/reference/differences-from-linux.md`.
+//! The code is written only for clarity: each page of each mapping has its own [`Entry`], and every call
+//! loops over the pages of its part. Where engine and kernel differ, [`Like`] selects the rule; each such
+//! difference is in `docs/reference/differences-from-linux.md`.
 
 use super::{Answer, Area, Op, PAGES, Part, Subject};
 use std::collections::BTreeSet;
