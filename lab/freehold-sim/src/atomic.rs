@@ -7,8 +7,8 @@
 //! run, and then makes the real access. No other task runs between `access` and the real access, so an
 //! operation stays atomic.
 //!
-//! A new operation must call `access` like the other operations. The operation also needs `#[track_caller]`,
-//! because a report names the place of the caller.
+//! A new read-modify-write is a name in a list of `@rmw` below. Any other new operation must call `access`
+//! like the other operations, and needs `#[track_caller]`, because a report names the place of the caller.
 
 pub use core::sync::atomic::Ordering;
 
@@ -26,8 +26,8 @@ pub fn fence(order: Ordering) {
     real::fence(order);
 }
 
-// Defines the types. `@common` has the operations of all types, `@bits` those of integers and `bool`, `@rmw`
-// the operations of one form that are given by name.
+// Defines the types. `@common` has the operations of all types, `@bits` those of integers and `bool`. `@rmw`
+// defines the read-modify-writes that it gets by name: each takes a value and returns the previous value.
 macro_rules! atomic {
     ($($name:ident: $value:ty),* $(,)?) => {$(
         /// See [`core::sync::atomic`].
