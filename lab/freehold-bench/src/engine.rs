@@ -67,8 +67,8 @@ impl Space {
         &self.process
     }
 
-    /// Creates a space like [`Subject::with_areas`], in which every change that can be a range writer is one,
-    /// and each CPU places mappings in its own arena.
+    /// Creates a space like [`Subject::with_areas`], in which range writers make every change that they can
+    /// make, and each CPU places mappings in its own arena.
     pub fn claiming(areas: u64) -> Self {
         Space::with_areas_by(areas, Locking::default().write(Write::RangesOnly), Placement::PerCpu)
     }
