@@ -11,8 +11,8 @@
 //! atomics, because an array gives out shared references. A large type also implements [`Blank::boxed`], and
 //! a type whose accesses the simulation reports implements [`Blank::announce`].
 //!
-//! The promises about types of other crates rest on their documentation, and `tests/heap/kernel_half.rs`
-//! checks some.
+//! The promises about types of other crates rest on the documentation of these crates;
+//! `tests/heap/kernel_half.rs` checks those about [`Frame`] and [`Table`].
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;

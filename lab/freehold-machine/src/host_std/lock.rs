@@ -1,9 +1,10 @@
 //! The short lock of the machine's own data (TLBs, free lists). This lock is not one of the engine's locks
 //! and has no rank.
 //!
-//! A holder must not wait, and must not call the engine. Simulations use this implementation too, and do not
-//! charge for it. Under the checker of schedules the lock is a mutex of the checker (`host_shuttle/lock.rs`),
-//! because a thread that spins would never let the checker run the holder.
+//! A holder must not wait, and must not call the engine. Every function of [`Lock`] is also in
+//! `host_shuttle/lock.rs`. Simulations use this implementation too, and do not charge for it. Under the
+//! checker of schedules the lock is a mutex of the checker (`host_shuttle/lock.rs`), because a thread that
+//! spins would never let the checker run the holder.
 #![expect(unsafe_code, reason = "a lock hands out access to its contents")]
 
 use std::cell::UnsafeCell;

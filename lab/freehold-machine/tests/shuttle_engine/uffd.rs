@@ -419,7 +419,7 @@ fn c48_move_concurrent_with_memory_failure() {
                 let other = [UffdError::Busy, UffdError::BadAddress].map(Err);
                 assert!(moved == Ok(PAGE) || other.contains(&moved), "{moved:?}");
             });
-            // During the move, the memory failure may not find the page, so it is repeated.
+            // During the move, the memory failure may not find the page, so the failure is reported again.
             scope.spawn(|| {
                 while scene.engine.memory_failure(pfn).is_err() {
                     thread::yield_now();
