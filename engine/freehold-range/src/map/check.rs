@@ -94,6 +94,8 @@ impl<'a, H: Host, const SLOTS: usize> Reader<'a, H, SLOTS> {
         let word = node.word();
         assert!(!word.is_busy() && !word.is_dead(), "a reachable node is held or dead: {word:?}");
         assert!(word.count() <= self.map.fan.max_slots(), "a node has more slots in use than the fan-out");
+        let promised = if word.is_leaf() { node.sum_of_promises() } else { 0 };
+        assert_eq!(word.promised(), promised, "the number of promised slots differs from a recount");
         for unused in word.count()..SLOTS {
             assert_eq!(node.end(unused), u64::MAX, "an unused slot has an end");
         }

@@ -266,7 +266,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         // Readers ignore marks. So the version needs to change only if slots are promised.
         if extra_slots > 0 {
             latched.changed();
-            path.leaf.set_promised(true);
+            path.leaf.set_promised(path.word.promised() + extra_slots);
         }
         let mut span = self.write_set.first.borrow_mut();
         for at in first..=last {
@@ -337,7 +337,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             let path = map.latched_path_to(busy, from);
             let Step { node, at, .. } = path.step(0);
             node.set_value(at, with_promised_slots(node.datum(at), extra_slots));
-            node.set_promised(true);
+            node.set_promised(node.word().promised() + extra_slots);
             if node.weight() > map.fan.max_slots() {
                 map.finger.forget();
                 map.insert(busy, &self.write_set.spares, path, &[], SplitPolicy::WidestGap);

@@ -115,7 +115,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         busy.latch::<H>(root);
         root.splice(0, count, &[self.slot_of(link, 0)]);
         root.set_level(path.top + 1, root);
-        root.set_promised(false);
+        root.set_promised(0);
         let step = path.step(path.top);
         path.set(path.top, Step { node, ..step });
         path.top += 1;
@@ -154,6 +154,10 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let old = if cut <= at { cut } else { cut.saturating_sub(len).max(at) };
         node.splice(old, count - old, &[]);
         node.splice(old.min(at), 0, &items[..cut - old]);
+        if node.word().promised() != 0 {
+            node.set_promised(node.sum_of_promises());
+            right.set_promised(right.sum_of_promises());
+        }
         link
     }
 }

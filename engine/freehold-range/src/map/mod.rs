@@ -37,9 +37,9 @@
 //! | busy | 1 | 0 | its writer | its writer | `release`, which stores the next version; or `release_unchanged`, which keeps the version |
 //! | dead | 1 | 1 | writer | no thread | the free of the node, after a grace period |
 //!
-//! The word also carries the level (0 for a leaf), the number of slots in use and a version of 44 bits. So a
-//! reader learns all that it needs about a node from a single load. A single comparison shows that nothing
-//! has changed.
+//! The word also carries the level (0 for a leaf), the number of slots in use, the number of promised slots,
+//! and a version of 38 bits. So a reader learns all that it needs about a node from a single load. A single
+//! comparison shows that nothing has changed.
 //!
 //! # Which access pairs with which
 //!

@@ -29,10 +29,10 @@ const _: () = assert!(usize::BITS == 64, "a start address does not fit into a po
 /// | 0 | BUSY |
 /// | 1 | DEAD |
 /// | 2..7 | the level |
-/// | 7 | PROMISED |
 /// | 8..16 | number of slots in use |
-/// | 16..20 | number of recent conflicts (`CONFLICTS`) |
-/// | 20..64 | the version |
+/// | 16..22 | number of slots of a leaf that are promised to owners of claims |
+/// | 22..26 | number of recent conflicts (`CONFLICTS`) |
+/// | 26..64 | the version |
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(u64);
 
@@ -41,14 +41,15 @@ impl Word {
     const DEAD: u64 = 2;
     const LEVEL_SHIFT: u32 = 2;
     const LEVEL_MASK: u64 = 0x1f << Self::LEVEL_SHIFT;
-    /// Set if an entry of this leaf may have promised slots. Written by the holder.
-    const PROMISED: u64 = 1 << 7;
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
+    /// Unit of the number of promised slots.
+    const PROMISE: u64 = 1 << 16;
+    const PROMISED_MASK: u64 = 0x3f << 16;
     /// Unit of the count of recent conflicts between claim writers in this leaf.
-    const CONFLICT: u64 = 1 << 16;
-    const CONFLICTS: u64 = 0xf << 16;
-    const VERSION: u64 = 1 << 20;
+    const CONFLICT: u64 = 1 << 22;
+    const CONFLICTS: u64 = 0xf << 22;
+    const VERSION: u64 = 1 << 26;
     /// Number of versions after which the count of conflicts is halved.
     const DECAY_PERIOD: u64 = Self::VERSION << 6;
     /// Stored into nodes that are about to be freed, in builds with debug assertions. No reader may ever see
@@ -74,8 +75,10 @@ impl Word {
         self.0 & Self::BUSY != 0
     }
 
-    pub(super) fn is_promised(self) -> bool {
-        self.0 & Self::PROMISED != 0
+    /// Returns the number of promised slots.
+    #[inline]
+    pub(super) fn promised(self) -> usize {
+        ((self.0 & Self::PROMISED_MASK) / Self::PROMISE) as usize
     }
 
     pub(super) fn is_dead(self) -> bool {
@@ -349,29 +352,19 @@ impl<const SLOTS: usize> Node<SLOTS> {
     /// Returns the number of slots in use, plus the slots that are promised with claims.
     #[inline]
     pub(super) fn weight(&self) -> usize {
-        match self.word().is_promised() {
-            false => self.count(),
-            true => self.sum_of_weights(),
-        }
+        self.count() + self.word().promised()
     }
 
-    #[inline(never)]
-    fn sum_of_weights(&self) -> usize {
-        (0..self.count()).map(|at| self.weight_of(at)).sum()
+    /// Returns the sum of the slots that are promised to the entries of this leaf.
+    pub(super) fn sum_of_promises(&self) -> usize {
+        (0..self.count()).map(|at| self.weight_of(at) - 1).sum()
     }
 
-    /// Records whether an entry of this leaf may have promised slots. The node is held.
-    pub(super) fn set_promised(&self, promised: bool) {
-        let word = self.word().0 & !Word::PROMISED;
-        self.word.store(if promised { word | Word::PROMISED } else { word }, Ordering::Relaxed);
-    }
-
-    /// Clears PROMISED if no entry has promised slots any more. The node is held.
+    /// Sets the number of promised slots. The node is held.
     #[inline]
-    pub(super) fn clear_promised(&self) {
-        if self.word().is_promised() && self.sum_of_weights() == self.count() {
-            self.set_promised(false);
-        }
+    pub(super) fn set_promised(&self, slots: usize) {
+        let word = self.word().0 & !Word::PROMISED_MASK;
+        self.word.store(word | slots as u64 * Word::PROMISE, Ordering::Relaxed);
     }
 
     /// Returns the weight of one slot: 1, plus the slots promised to its entry.
@@ -436,10 +429,10 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(word | ((count as u64) << Word::COUNT_SHIFT), Ordering::Relaxed);
     }
 
-    /// Sets the level of the node. Copies PROMISED from `like`.
+    /// Sets the level of the node, and the number of promised slots to that of `like`.
     pub(super) fn set_level(&self, level: usize, like: &Self) {
-        let promised = like.word().0 & Word::PROMISED;
-        let word = self.word().0 & !(Word::LEVEL_MASK | Word::PROMISED);
+        let promised = like.word().0 & Word::PROMISED_MASK;
+        let word = self.word().0 & !(Word::LEVEL_MASK | Word::PROMISED_MASK);
         self.word.store(word | promised | ((level as u64) << Word::LEVEL_SHIFT), Ordering::Relaxed);
     }
 

@@ -89,13 +89,14 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         if above.is_some() && (last < to || last == to && entries.last().is_none_or(|it| it.end < to)) {
             return false;
         }
-        let mut behind = at;
+        let (mut behind, mut promised) = (at, 0);
         while behind < count && leaf.start(behind) < to {
             let mark = Mark::of(leaf.datum(behind));
             debug_assert!(mark.is_claimed() && leaf.start(behind) >= from, "the span has an unclaimed entry");
             if mark.has_waiters() {
                 self.write_set.had_waiters.set(true);
             }
+            promised += mark.promised_slots();
             behind += 1;
         }
         if span.is_changed() {
@@ -105,9 +106,9 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         for (index, entry) in entries.iter().enumerate() {
             leaf.set(at + index, Slot::of(entry));
         }
-        if latched.path.word.is_promised() {
+        if promised > 0 {
             latched.changed();
-            leaf.clear_promised();
+            leaf.set_promised(leaf.word().promised() - promised);
         }
         if let Some((address, then)) = on_hole.take() {
             call_with_hole(leaf, at, lo, address, then);
@@ -177,6 +178,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             let ending = with.iter().rev().take_while(|entry| entry.end > key).count();
             let (rest, here) = with.split_at(with.len() - ending.min(slots));
             node.open(at, gone, here.len());
+            node.set_promised(node.word().promised() - (slots - gone));
             for (index, entry) in here.iter().enumerate() {
                 node.set(at + index, Slot::of(entry));
             }

@@ -104,6 +104,9 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
             if mark.has_waiters() {
                 self.write_set.had_waiters.set(true);
             }
+            if mark.promised_slots() > 0 {
+                leaf.set_promised(leaf.word().promised() - mark.promised_slots());
+            }
             if scope.includes(mark) {
                 leaf.open(at, 1, 0);
                 continue;
