@@ -359,29 +359,29 @@ impl<P: Platform> WriteGuard<'_, P> {
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim.
-    /// Stores nothing if `joins` returns true for a VMA that touches the hole, because the mapping must then
-    /// merge with that VMA. Other tasks may use the VMA as soon as it is stored. Returns `None` if the VMA
-    /// could not be stored. The VMA is then freed.
+    /// Stores nothing and returns false if `joins` returns true for a VMA that touches the hole, because the
+    /// mapping must then merge with that VMA, or if the leaf has no room. Other tasks may use the VMA as soon
+    /// as it is stored. A VMA that is not stored is freed.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClaimError`]. Nothing is stored then.
     pub(crate) fn insert_unclaimed(
         &self,
         vma: OwnedVma<'_, P>,
         joins: impl Fn(&Vma<P>) -> bool,
-    ) -> Option<()> {
+    ) -> Result<bool, ClaimError> {
         let vma = vma.into_ref();
         debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "the VMA can be found without the tree");
         LockedVmas::attach_unlocked(vma, &self.right);
         let kept = |above: &Entry| self.guard_bytes(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        match self.claims().insert_unclaimed(&entry(vma), kept, joins) {
-            Ok(true) => return Some(()),
-            Ok(false) => {}
-            Err(_) => {
-                self.space.record_contention();
-            }
+        let stored = self.claims().insert_unclaimed(&entry(vma), kept, joins);
+        if stored != Ok(true) {
+            LockedVmas::detach_unfound(vma, &self.right);
+            // SAFETY: the VMA was just detached, and no task had found it.
+            drop(unsafe { self.space.engine.slab.own(vma) });
         }
-        LockedVmas::detach_unfound(vma, &self.right);
-        // SAFETY: the VMA was just detached, and no task had found it.
-        drop(unsafe { self.space.engine.slab.own(vma) });
-        None
+        stored
     }
 }

@@ -99,7 +99,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Returns a free place, without regard to the offset within huge pages.
     #[cfg_attr(feature = "inline", inline(always))]
     fn find_any_placement(&self, request: &PlacementRequest) -> Option<u64> {
-        if request.hint != 0 && self.is_hint_free(request) {
+        if self.is_hint_free(request) {
             // The exclusive writer removes boundaries from the place. For a range writer this call does
             // nothing, and its claim fails if there is a boundary.
             self.clear_for_write(UserRange::at(request.hint, request.len));
@@ -132,15 +132,21 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Returns true if the request may be placed at its hint: the range is allowed, contains nothing except
-    /// boundaries, and does not overlap a stack's gap.
+    /// Returns true if the request has a hint and may be placed there: the range is allowed, contains nothing
+    /// except boundaries, and does not overlap a stack's gap.
     fn is_hint_free(&self, request: &PlacementRequest) -> bool {
+        self.allows_hint(request)
+            && self
+                .next_occupied_past_boundaries(request.hint)
+                .is_none_or(|(_, kept)| request.hint + request.len <= kept)
+    }
+
+    /// Returns true if the request has a hint and may be placed there if the range is free.
+    #[inline]
+    pub(crate) fn allows_hint(&self, request: &PlacementRequest) -> bool {
         let &PlacementRequest { hint, len, .. } = request;
         let end = AddressSpace::<P>::window_end(request);
-        if len > end || hint > end - len || hint < self.space.engine.config().mmap_min_addr {
-            return false;
-        }
-        self.next_occupied_past_boundaries(hint).is_none_or(|(_, kept)| hint + len <= kept)
+        len <= end && hint <= end - len && hint >= self.space.engine.config().mmap_min_addr && hint != 0
     }
 
     /// Returns the highest free place in `range` that respects the gaps of stacks.

@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Counts a conflict between range writers. Returns true if there are too many; changes are then
     /// exclusive writers for a while.
     #[cold]
-    pub(super) fn record_contention(&self) -> bool {
+    pub(crate) fn record_contention(&self) -> bool {
         if self.write_kind() != Write::Ranges
             || self.contention.conflicts.fetch_add(1, Relaxed) < MAX_CONFLICTS
         {

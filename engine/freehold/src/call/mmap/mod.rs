@@ -172,11 +172,21 @@ impl<P: Platform> AddressSpace<P> {
             RangeClaim::NeedsExclusive => return Ok(Unclaimed::NeedsExclusive),
             RangeClaim::Killed => return Err(MmapError::Killed),
         };
+        // The insertion finds out whether the hint is free.
+        let hint = guard.unchecked_hint(request);
         // If there is no place, the exclusive writer repeats the search and determines the error.
-        let Ok(start) = guard.place(request) else { return Ok(Unclaimed::NeedsExclusive) };
+        let Some(start) = hint.or_else(|| guard.place(request).ok()) else {
+            return Ok(Unclaimed::NeedsExclusive);
+        };
         let range = guard.resolve(request, Some(start))?;
-        let Stored::Done { populate } = guard.store_unclaimed(request, range)? else {
-            return Ok(Unclaimed::NeedsClaim);
+        let populate = match guard.store_unclaimed(request, range)? {
+            Stored::Done { populate } => populate,
+            Stored::Occupied if hint.is_some() => return Ok(Unclaimed::NeedsClaim),
+            Stored::Occupied | Stored::Contended => {
+                self.record_contention();
+                return Ok(Unclaimed::NeedsClaim);
+            }
+            Stored::NeedsClaim => return Ok(Unclaimed::NeedsClaim),
         };
         drop(guard);
         if populate {

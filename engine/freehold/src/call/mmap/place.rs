@@ -43,4 +43,14 @@ impl<P: Platform> WriteGuard<'_, P> {
         placement.flags = flags;
         self.find_placement(&placement)
     }
+
+    /// Returns the hint of a mapping of small pages, if the mapping may be placed there. Does not check that
+    /// the place is free.
+    #[inline]
+    pub(super) fn unchecked_hint(&self, request: &MmapRequest<P>) -> Option<u64> {
+        let &MmapRequest { addr, len, flags, .. } = request;
+        let mut placement = PlacementRequest::new(addr, len);
+        placement.flags = flags;
+        self.allows_hint(&placement).then_some(addr)
+    }
 }

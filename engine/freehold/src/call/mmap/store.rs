@@ -35,6 +35,7 @@ use crate::{
         merge::{Attrs, can_append, can_prepend},
     },
 };
+use freehold_range::ClaimError;
 use freehold_vmspace::{PageCount, UserRange};
 
 /// Result of an attempt to store a mapping without a claim.
@@ -44,7 +45,11 @@ pub(super) enum Stored {
         /// True if its pages must be populated.
         populate: bool,
     },
-    /// The mapping merges with a VMA, or its addresses are not free any more.
+    /// The addresses are not free.
+    Occupied,
+    /// Another range writer has claimed a VMA next to the mapping.
+    Contended,
+    /// The mapping merges with a VMA, or there is no memory or no slot for a new entry of the tree.
     NeedsClaim,
 }
 
@@ -148,8 +153,12 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             true => can_append(side, &attrs),
             false => can_prepend(&attrs, range.end() - range.start(), side),
         };
-        if self.insert_unclaimed(vma, joins).is_none() {
-            return Ok(Stored::NeedsClaim);
+        match self.insert_unclaimed(vma, joins) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Stored::NeedsClaim),
+            Err(ClaimError::NotAHole) => return Ok(Stored::Occupied),
+            Err(ClaimError::Contended) => return Ok(Stored::Contended),
+            Err(ClaimError::NeedsExclusive | ClaimError::NoMemory) => return Ok(Stored::NeedsClaim),
         }
         self.space.counters.count_vmas(self, 1);
         Ok(Stored::Done { populate: self.count_stored(request, charge, None) })
