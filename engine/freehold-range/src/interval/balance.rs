@@ -12,6 +12,15 @@
 //! tells these cases apart too.
 //!
 //! An insertion or a removal makes at most two rotations, and changes a constant number of ranks on average.
+//! The rotations, where r is the rank of the parent before the rotation, and the inner child of a link is the
+//! child on the side of the link's sibling:
+//!
+//! | rotation | ranks before | ranks after, from the top |
+//! | --- | --- | --- |
+//! | insertion, single | parent r, `at` r, sibling r-2, inner child of `at` r-2 | `at` r, parent r-1 |
+//! | insertion, double | parent r, `at` r, sibling r-2, inner child of `at` r-1 | inner child r, `at` and parent r-1 |
+//! | removal, single | parent r, child r-3, sibling r-1, outer child of the sibling r-2 | sibling r, parent r-1, or r-2 if it is a leaf now |
+//! | removal, double | parent r, child r-3, sibling r-1, only the inner child of the sibling r-2 | inner child r, sibling and parent r-2 |
 //!
 //! `mod.rs` links and unlinks objects, corrects `IntervalLink::max` on the path to the root, and then calls
 //! `rebalance_after_insert` or `rebalance_after_remove`. A new link is a leaf of rank 0. This file restores
