@@ -222,14 +222,15 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         self.driver.store(0, Release);
     }
 
-    /// Waits until every request made before this call has run. `pass` makes the calling task wait for a
-    /// short time, through a quiescent state of its CPU; for example, it yields. Must not be called inside a
-    /// read section or from a deferred function.
+    /// Waits until every request made before this call has run. Calls `pass` again and again until then.
+    /// `pass` waits for a short time, for example by a yield. If the CPU of the caller is online, `pass` must
+    /// also report a quiescent state of this CPU, because the requests wait for it. Must not be called inside
+    /// a read section or from a deferred function.
     pub fn barrier(&self, mut pass: impl FnMut()) {
         for cpu in &self.cpus {
-            // A request is counted before it is pushed. For each request made before this call, `wanted`
-            // therefore counts this request and every request that was pushed before it. The driver takes
-            // whole lists, so this request is among the first `wanted` requests that run.
+            // A request is counted before it is pushed. Let R be a request made before this call: `wanted`
+            // counts R and every request that was pushed before R. The driver takes whole lists, so R is
+            // among the first `wanted` requests that run.
             let wanted = cpu.pushed.load(Relaxed);
             // Acquire: pairs with the release in `run`. The caller sees what the functions did.
             while cpu.done.load(Acquire) < wanted {

@@ -123,7 +123,8 @@ fn request_runs_on_another_cpu() {
     });
 }
 
-/// After the barrier, its caller sees functions that ran on another CPU, without further synchronization.
+/// After the barrier, its caller sees the effects of functions that ran on another CPU, without further
+/// synchronization.
 #[test]
 fn barrier_sees_functions_that_ran_on_another_cpu() {
     model(|| {
