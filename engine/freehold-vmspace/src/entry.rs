@@ -74,8 +74,8 @@ impl<P: Platform> VmSpace<P> {
         taken.is_some()
     }
 
-    /// Makes the next store through the entry at `address` fault, if the entry maps `pfn`. Returns true if
-    /// the entry changed.
+    /// Clears the write permission and the dirty bit of the entry at `address` if the entry maps `pfn`, so
+    /// that the next store through the entry faults. Returns true if the entry changed.
     pub fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather();
         let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {

@@ -81,8 +81,8 @@ const EXCLUSIVE: u32 = 1 << 1;
 const SHMEM: u32 = 1 << 2;
 /// Written since the last write-back.
 const DIRTY: u32 = 1 << 3;
-/// The memory failed. Set when no entry maps the page any more, so that no task changes the other bits by a
-/// plain store. Never cleared.
+/// The memory failed. Set only while no entry maps the page: while an entry maps it, a task may change
+/// another bit by a plain store, which could clear this bit. Never cleared.
 const FAILED: u32 = 1 << 4;
 /// The first frame of a page of a pool of huge pages. Its record is that of the whole page; the records of
 /// the other frames stay zero.
