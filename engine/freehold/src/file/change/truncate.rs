@@ -1,7 +1,8 @@
 //! Removing pages of a file that may be mapped: truncation and hole punching.
 //!
 //! ```text
-//! publish   the new size is stored, and the pages are marked as leaving: later lookups do not find them
+//! publish   a truncation stores the new size; hole punching keeps the size
+//! mark      the pages are marked as leaving: later lookups do not find them
 //! zap       under the i_mmap lock, shared: clears and flushes every entry that maps one of the pages
 //! count     zaps again the pages that still have references besides the cache's
 //! drop      the cache drops its references
@@ -21,10 +22,11 @@
 //! under the lock of its table, which checks the size of the file. A fence in `is_inside` and one before the
 //! zap give the same guarantee.
 //!
-//! `remove.rs` implements the steps (`cut`), and `unmap.rs` the zap. A new call that removes pages must use
-//! `cut`. The order publish, mark, zap, count, drop must not change. `shuttle_files.rs` in
-//! `lab/freehold-machine/tests` and `shuttle_engine/files.rs` run truncation and hole punching concurrently
-//! with faults (hazards C-26, C-37).
+//! `remove.rs` implements the steps from mark on (`cut`), and `unmap.rs` the zap. The order of the steps must
+//! not change. A new call that removes pages must use `cut`, and joins the lists in `cached_translations.rs`
+//! and `read_sections.rs` (`engine/freehold/tests/files`). `shuttle_files.rs` in `lab/freehold-machine/tests`
+//! and `shuttle_engine/files.rs` run truncation and hole punching concurrently with faults (hazards C-26,
+//! C-37).
 
 use crate::{
     PAGE_SIZE,
@@ -46,9 +48,12 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if the page that becomes the last one cannot be read, or if a seal forbids the change. Fails
-    /// with `Busy` if a shared mapping without an MMU uses a page of which the file would lose bytes. The
-    /// file is then unchanged.
+    /// Fails with `BeyondEnd` if the size exceeds the largest size of a file. Fails with `Invalid` for a size
+    /// inside a huge page of a pool, for a device of zeroes, and for secret memory that already has a size.
+    /// Fails with `Sealed` if a seal forbids the change, and with `NoMemory` if the limit on committed memory
+    /// does not allow the growth. Fails with `Busy` if a shared mapping without an MMU uses a page of which
+    /// the file would lose bytes. Also fails if the page in which the old or the new size lies cannot be
+    /// read. The file is unchanged after an error.
     ///
     /// # Locks
     ///
@@ -126,10 +131,10 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if a page at the edge cannot be read, if a seal forbids the change, or if there is no memory.
-    /// Fails with `Busy` if a shared mapping without an MMU uses one of the whole pages. The file is then
-    /// unchanged. The only exception is a page at the edge whose memory fails during the call: the hole is
-    /// then incomplete there.
+    /// Fails with `Unsupported` for secret memory and for a device of zeroes. Fails if a page at the edge
+    /// cannot be read, if a seal forbids the change, or if there is no memory. Fails with `Busy` if a shared
+    /// mapping without an MMU uses one of the whole pages. The file is unchanged after an error, with one
+    /// exception: if the memory of a page at the edge fails during the call, the hole is incomplete there.
     ///
     /// # Locks
     ///
