@@ -6,6 +6,11 @@
 //! result at once. A range writer must claim the place, and searches again if another task was faster
 //! (`claim.rs`). For range writers the search begins in an arena of their CPU (`cpu_arena.rs`).
 //!
+//! `highest_gap` and `next_occupied` (`locking.rs`) also return the lowest address that the next entry above
+//! keeps free: the start of the stack's gap if the entry is a stack, and the start of the entry otherwise.
+//! This file names that address `kept`. A flag of mmap that restricts the addresses belongs in `window_end`,
+//! `window_above` and `window_below`.
+//!
 //! For the exclusive writer the result must be Linux's, including the gaps below stacks (hazard C-67) and the
 //! bytes that alignment costs. The tests `mmap::layouts`, `mmap::places` and `mmap::five_levels`
 //! (`engine/freehold/tests`) compare the results with Linux's addresses. The search must also be bounded,

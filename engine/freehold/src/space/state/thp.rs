@@ -1,5 +1,8 @@
 //! The values of prctl's `PR_SET_THP_DISABLE`, with the conversions from and to Linux's numbers.
-//! `space/thp.rs` stores the setting in a word of the address space, and applies it to faults.
+//! `space/thp.rs` stores the setting in a word of the address space, and applies it to faults. A new value
+//! needs its number in `from_raw` and `of`, and its rule in `disables_thp` (`space/thp.rs`). The test
+//! `huge::fill::thp_disable_applies_to_the_process_and_its_children` (`engine/freehold/tests`) lists the
+//! numbers and checks the faults.
 
 /// The part of a program's memory in which transparent huge pages are disabled. The numbers are those that
 /// `PR_GET_THP_DISABLE` returns. A forked child inherits the setting, and so does the address space that an
