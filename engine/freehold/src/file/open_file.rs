@@ -209,8 +209,7 @@ impl<P: Platform> File<P> {
         &self.mapping
     }
 
-    /// Removes those pages of this range from the cache that are clean and unused; see
-    /// [`Mapping::drop_clean`].
+    /// Removes the clean and unused pages of this range from the cache; see [`Mapping::drop_clean`].
     ///
     /// # Locks
     ///

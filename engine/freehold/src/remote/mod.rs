@@ -32,7 +32,7 @@ use core::ops::{ControlFlow, Range};
 /// Rights of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessMode {
-    /// The access is limited by the VMA's rights: process_vm_readv and process_vm_writev.
+    /// The access is limited by the VMA's rights. process_vm_readv and process_vm_writev use this mode.
     Plain,
     /// The access also has all rights that the VMA could be given (Linux's FOLL_FORCE). A debugger can read
     /// memory without rights, and can write to private copies of read-only memory. The access grows a stack.
@@ -296,8 +296,9 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
-/// Calls `f` with each remote address and its part of the local bytes, until a call processes only a part of
-/// its bytes.
+/// Calls `f` for each remote range in order, with the address of the range and the positions of its bytes in
+/// the local buffer. Ends when the local buffer is exhausted, or when `f` fails or processes fewer bytes than
+/// it got. Returns the number of processed bytes.
 fn for_each_iovec(
     remote: &[IoVec],
     local: usize,

@@ -141,8 +141,8 @@ impl<P: Platform> Engine<P> {
     /// ```
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
         // Takes no reference to the frame, which may therefore hold another page by now. `take_accessed`
-        // compares the frame under the lock of the table. Each cleared bit is a bit of the page that the
-        // frame holds then.
+        // compares the frame under the lock of the table, so it clears only bits of entries that map the
+        // frame at that time.
         if !self.platform().has_frame(pfn) {
             return Err(PageError::NoPage);
         }

@@ -84,8 +84,9 @@ impl<P: Platform> Drop for CachedPage<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Finds a page inside the file in the cache. The frame may hold another page at the next moment, unless
-    /// the caller takes a reference or a lock and then calls `is_still`.
+    /// Finds a page inside the file in the cache. Takes no reference, so the frame may hold another page by
+    /// the time the caller uses it. The caller therefore takes a reference or a lock, and then calls
+    /// `is_still`.
     pub(crate) fn find<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
         if index < self.end() { self.find_any(rcu, index) } else { None }
     }

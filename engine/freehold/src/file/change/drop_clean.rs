@@ -52,7 +52,7 @@ const LOOKS: u64 = if CHECKED { 2 } else { 1 << 12 };
 type Free = ArrayVec<Pfn, 64>;
 
 impl<P: Platform> Mapping<P> {
-    /// Drops those pages of this range from the cache that are clean, not mapped and unused. The next access
+    /// Drops the clean pages of this range from the cache, unless they are mapped or in use. The next access
     /// to such a page reads it from the backing store again. Returns the number of dropped pages. Implements
     /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches.
     ///
