@@ -271,8 +271,8 @@ fn failed_fallocate_does_not_enlarge_the_file() {
     });
 }
 
-/// Each allocation of a fallocate fails once. Pages beyond the end that were reserved before are reserved
-/// again.
+/// Each allocation of a fallocate fails once. The page that a mapping has reserved beyond the end of the file
+/// is reserved again afterwards.
 #[test]
 fn fallocate_without_memory_restores_reservations() {
     at_every_allocation(&Failure::ALL, |point| {

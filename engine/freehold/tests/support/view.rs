@@ -2,9 +2,10 @@
 //! `oom.rs` and the tests that use it compare such views before and after a call.
 //!
 //! Taking a view reads pages, which populates them. A view before a call therefore needs a scene of its own.
-//! VMAs that could merge are joined, so that a failed call may leave VMAs split. Pages that a userfaultfd
-//! pager must supply are not loaded, because no pager would answer. Tests detect only changes of what a
-//! [`View`] contains, so new state that programs can see is a new field of [`View`].
+//! A view joins VMAs that could merge: a failed call may leave VMAs split, and this must not count as a
+//! difference. Pages that a userfaultfd pager must supply are not loaded, because no pager would answer.
+//! Tests detect only changes of what a [`View`] contains, so new state that programs can see needs a new
+//! field of [`View`].
 
 use super::*;
 use freehold::{fault::FaultError, space::Counts, vma::flags::VmFlags};
