@@ -5,7 +5,8 @@
 //! An embedder replaces this file by parts of its kernel. The module `platform` of `freehold` is the
 //! contract: it says what each method must do, in which contexts it is called, and whether it may sleep.
 //! Optional parts are missing here: larger blocks of frames (without them there are no huge pages), signals,
-//! and checks of the lock order.
+//! and checks of the lock order. `tests.rs` tests this platform through the engine:
+//! `cargo test --package freehold-example-embedding`.
 //!
 //! Two rules are easy to break. A flush must not return while a CPU can use an old translation: here `BUSY`
 //! makes a flush wait for the end of an instruction. A write to a frame must not write back neighbouring
