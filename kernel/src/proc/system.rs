@@ -1,7 +1,14 @@
 //! The files of /proc about the system as a whole: meminfo, cpuinfo, stat and similar. Texts have the form of
 //! Linux, because programs parse them. Figures that the kernel does not count are 0 or fixed; stat shows all
-//! time since the start as user time. Each text is made when it is read, from counters that need no lock
-//! here. To add a file, add a line to [`FILES`]. The program `corners.c` of the tests checks rows of meminfo.
+//! time since the start as user time.
+//!
+//! `text.rs` calls the function of a file when the file is read, and holds no lock during the call. Functions
+//! of other modules return the counts, and take their own locks. Counts of frames and of committed memory are
+//! in pages of 4 KiB, counts of a pool in huge pages; meminfo shows kB.
+//!
+//! To add a file, add a line to [`FILES`]. To count a row of meminfo, add its name to `counted` in the
+//! function `meminfo`; `MEMINFO` has the names of all rows. `cargo xtask kernel-tests corners` checks rows of
+//! meminfo (`kernel/tests/programs/corners.c`). The other files have no test of their own.
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};

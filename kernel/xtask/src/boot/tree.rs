@@ -134,7 +134,7 @@ impl Tree {
         let is_folder = |node: Option<&Node>| matches!(node, Some(Node::Folder(_)));
         match (self.nodes.get(&at), &node) {
             (Some(Node::Folder(_) | Node::Link(_)), Node::Folder(_)) if is_folder(self.look(&at)) => {}
-            // The tree has a folder where the source has a link to one.
+            // A link in the source does not replace a folder of the tree.
             (Some(Node::Folder(_)), Node::Link(_)) => {}
             (Some(Node::Folder(_)), _) => {
                 return Err(format!("cannot add {}: it is a folder", path.display()));
