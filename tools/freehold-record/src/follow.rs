@@ -309,7 +309,7 @@ fn is_gone(process: &OwnedFd) -> bool {
 fn wait_for(process: &OwnedFd, until: u64) {
     let left = until.saturating_sub(now());
     let time = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as _ };
-    // If the process hangs, the recorder does not wait longer. The events of the process stay valid.
+    // The result is ignored: the events of a process that has not ended by then are valid too.
     let _ = ends_within(process, &time);
 }
 

@@ -1,7 +1,7 @@
-//! Reads structures in the caller's memory to which arguments of calls point, because no event of the kernel
-//! shows them. The structures contain registrations with userfaultfds, new resource limits and capabilities,
-//! and the ranges of process_madvise. The module also reports the capabilities after calls that change
-//! credentials (`credentials.rs`).
+//! Reads the structures to which arguments of calls point. The structures are in the caller's memory, and no
+//! event of the kernel shows them. They contain registrations with userfaultfds, new resource limits and
+//! capabilities, and the ranges of process_madvise. The module also reports the capabilities after calls that
+//! change credentials (`credentials.rs`).
 //!
 //! A BPF program runs when such a call begins, in any process. The program reads the structure to which the
 //! argument points, and adds the structure to a queue. The caller has usually just written the structure, so
