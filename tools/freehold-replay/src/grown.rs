@@ -2,9 +2,9 @@
 //! recorded as faults. Later calls and snapshots show how far the memory has grown.
 //!
 //! The replay makes the memory grow by a fault, and discards the page of the fault. Before each call of a
-//! recording with faults, `perform.rs` calls [`before`], which grows memory that the call found mapped on
-//! Linux. `compare.rs` calls [`as_shown`] with the VMAs of a snapshot. Both report the growth, which is
-//! counted as not checked.
+//! recording with faults, `perform.rs` calls [`before`], which grows memory to the address that the call
+//! found mapped on Linux. `compare.rs` calls [`as_shown`] with the VMAs of a snapshot. Both report the
+//! growth, which is counted as not checked.
 //!
 //! [`Holes`] keeps the ranges that calls have unmapped in this memory, because Linux has left them unmapped.
 //! In `tests/untold.rs`, the tests `growth_by_the_kernel_follows_later_events` and
@@ -35,8 +35,9 @@ impl Holes {
     }
 }
 
-/// Grows memory that a call found mapped on Linux. Returns true if memory has grown without a recorded
-/// access.
+/// Grows the memory above the address of a call down to this address, if the result of the call shows that
+/// the address was mapped on Linux. Returns true if memory has grown without a recorded access. Also notes
+/// the range of a munmap below such memory in [`Holes`].
 pub(super) fn before(image: &Image, call: &Call) -> bool {
     let [at, len, ..] = call.args;
     if call.name == CallName::Munmap
