@@ -132,12 +132,12 @@ impl Cell {
         }
     }
 
-    /// Returns a measured cell, or an empty cell without a figure.
+    /// Returns a measured cell, or an empty cell if `figure` is `None`.
     pub fn measured(unit: Unit, figure: impl Into<Option<Figure>>) -> Cell {
         figure.into().map_or(Cell::Nothing, |figure| Cell::Measured { unit, figure })
     }
 
-    /// Returns a published cell, or an empty cell without a value.
+    /// Returns a published cell, or an empty cell if `value` is `None`.
     pub fn published(unit: Unit, value: impl Into<Option<f64>>) -> Cell {
         value.into().map_or(Cell::Nothing, |value| Cell::Published { unit, value })
     }
