@@ -193,7 +193,7 @@ pub struct Beside {
     pub range: Range<u64>,
     /// True if the other call is later in the recording.
     pub later: bool,
-    /// True if only locks on memory change there, and the mappings stay.
+    /// True if only the locks on the memory of the range (mlock) are unknown, and its mappings are known.
     pub locks: bool,
 }
 

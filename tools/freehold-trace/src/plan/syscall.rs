@@ -13,9 +13,10 @@
 //!    `unknown.rs`), applies the call to the model (`calls.rs`), and adds the step of the call itself.
 //!
 //! A model is taken out of `Processes::spaces` while a call is planned, and every path must insert the model
-//! again. Steps are pushed in the order: memory that is cleared or assumed, the call, memory that the call
-//! removed or moved. The model gets the stamp of the last of these steps. A new call that the replay cannot
-//! check needs an arm in `reason_not_planned`. The tests are in `tests.rs` and `unknown_tests.rs`.
+//! again. Steps are pushed in this order: steps that clear or assume memory, the step of the call, and steps
+//! for memory that the call removed or moved. The model gets the stamp of the last of these steps. A new call
+//! that the replay cannot check needs an arm in `reason_not_planned`. The tests are in `tests.rs` and
+//! `unknown_tests.rs`.
 
 use super::area::PAGE;
 use super::aside;

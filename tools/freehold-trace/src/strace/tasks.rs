@@ -308,7 +308,7 @@ impl Tasks {
         Some((task.serial, last))
     }
 
-    /// Notes that the task is about to exit, or all tasks of its process if `all` is true.
+    /// Notes that the task is about to exit. If `all` is true, all tasks of its process are about to exit.
     pub(super) fn leave(&mut self, pid: u32, all: bool) {
         let Some(task) = self.get_mut(pid) else { return };
         task.leaving = true;
