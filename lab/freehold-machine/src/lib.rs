@@ -20,9 +20,9 @@
 //! | reports | [`Accounting`], [`MachineStats`] | what is in use; counts of events |
 //! | helpers of tests | `compiled`, `effort`, `example`, `exempt`, `nodes` | compile the engine once; choose the number of cases; set up the engine of an example; leave allocations out of failure injection; choose the width of tree nodes |
 //!
-//! The engine calls the machine in `machine.rs`, so a new service of the platform begins there. A new check is
-//! a function of `oracle.rs` or a list of `context.rs`, and a new use of threads is a function of all three
-//! hosts. The tests are in the folder `tests`, which is the package `freehold-machine-tests`.
+//! The engine calls the machine in `machine.rs`, so a new service of the platform begins there. A new check
+//! is a function of `oracle.rs` or a list of `context.rs`, and a new use of threads is a function of all
+//! three hosts. The tests are in the folder `tests`, which is the package `freehold-machine-tests`.
 //!
 //! The host is chosen when the crate is compiled: `host_std` without a checker, `host_shuttle` with
 //! `cfg(shuttle)`, `host_sim` with `cfg(sim)`. The machine's own words (records of pools, masks of CPUs,
