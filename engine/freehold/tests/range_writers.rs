@@ -10,7 +10,7 @@
 
 use crate::support::*;
 use freehold::{
-    call::{LockAllFlags, RemapFlags},
+    call::{Advice, LockAllFlags, RemapFlags},
     engine::Overcommit,
     error::{BrkError, MmapError, MremapError},
     fault::{FaultError, SegvCode},
@@ -72,6 +72,28 @@ fn unwaiting<R: Send>(call: impl FnOnce() -> R + Send) -> R {
 /// Returns true if the VMA at `addr`, which must be readable and writable, is claimed.
 fn is_claimed(process: &Process, addr: u64) -> bool {
     unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()
+}
+
+/// A VMA without pages is removed without a claim, and leaves the trees of the reverse map.
+#[test]
+fn unmapped_vma_without_pages_leaves_the_reverse_map() {
+    with_range_writers(|world, process, cpu| {
+        // This mapping stays, so the page tables and the leaf of the tree of VMAs stay too.
+        anon(process, AT + 8 * PAGE, 1);
+        anon(process, AT, 1);
+        for at in [AT, AT + 8 * PAGE] {
+            process.store(cpu, at, 1u64).unwrap();
+        }
+        process.madvise(AT, PAGE, Advice::DontNeed).unwrap();
+        process.munmap(AT, PAGE).unwrap();
+        let file = world.file(1);
+        process.mmap(AT, PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        process.munmap(AT, PAGE).unwrap();
+        // Visits the VMAs of the file.
+        file.mapping().truncate(0).unwrap();
+        let frame = process.frame_at(AT + 8 * PAGE).unwrap();
+        world.engine().migrate(frame).unwrap();
+    });
 }
 
 /// mremap in place, stack growth and faults at unmapped addresses do not take the mmap lock.

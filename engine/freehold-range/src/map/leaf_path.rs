@@ -91,8 +91,11 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let (mut lo, mut lo_from) = (0, None);
         let mut node = &self.root;
         let mut word = node.begin()?;
+        let mut at = node.search(key).min(word.count());
+        // If no end of the root lies above the key, the path leads to the last slots.
+        let last = at == word.count();
         while !word.is_leaf() {
-            let at = node.search(key).min(word.count() - 1);
+            at -= usize::from(last);
             if at > 0 {
                 lo = node.end(at - 1);
                 lo_from = Some((node, word));
@@ -111,8 +114,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             }
             above = Some((node, word, at));
             (node, word) = (child, below);
+            at = if last { word.count() } else { node.search_below(key) };
         }
-        let at = node.search(key).min(word.count());
         // The loop has checked the path node by node, as a reader does. The node that supplied `lo` need not
         // be the parent, so this node is checked once more. The caller checks that the leaf is unchanged.
         let stood = lo_from.is_none_or(|(node, word)| node.unchanged(word));

@@ -114,11 +114,14 @@ impl<P: Platform> RangeWriter<'_, P> {
         if RangeWriters::get().is_none() {
             return;
         }
-        match self.state.removed.take() {
+        match self.state.removed.get() {
             None => self.map.publish(None),
-            Some(range) => self.space.with_edge_tables_unlinked(range, |unlink| {
-                self.map.publish(Some((range.start(), unlink)));
-            }),
+            Some(range) => {
+                self.state.removed.set(None);
+                self.space.with_edge_tables_unlinked(range, |unlink| {
+                    self.map.publish(Some((range.start(), unlink)));
+                });
+            }
         }
         // The published mappings now agree with the break, so another task may use the break.
         self.heap = None;
