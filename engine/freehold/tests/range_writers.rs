@@ -74,6 +74,26 @@ fn is_claimed(process: &Process, addr: u64) -> bool {
     unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()
 }
 
+/// A munmap of two VMAs finds a reader in the second. It has write-locked the first by then, without a claim,
+/// and must unlock it: the assertions of the engine check that. The VMAs touch, or have a hole between them
+/// and cannot be claimed.
+#[test]
+fn munmap_that_finds_a_reader_locks_no_vma_without_a_claim() {
+    with_range_writers(|_, process, _| {
+        for last in [AT + PAGE, AT + 4 * PAGE] {
+            anon(process, AT, 1);
+            process.mmap(last, PAGE, R, ANON | MapFlags::FIXED, None, 0).unwrap();
+            let reader = process.find_vma(last).unwrap();
+            thread::scope(|scope| {
+                let munmap = scope.spawn(|| process.munmap(AT, last + PAGE - AT));
+                until(|| is_claimed(process, AT) || munmap.is_finished());
+                drop(reader);
+                munmap.join().unwrap().unwrap();
+            });
+        }
+    });
+}
+
 /// A VMA without pages is removed without a claim, and leaves the trees of the reverse map.
 #[test]
 fn unmapped_vma_without_pages_leaves_the_reverse_map() {

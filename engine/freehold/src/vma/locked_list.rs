@@ -106,6 +106,11 @@ impl<P: Platform> LockedVmas<'_, P> {
         vma.lock().detach::<P>(guard);
     }
 
+    /// Returns true if the list has no member. For checks.
+    pub fn is_empty(&self) -> bool {
+        self.first.get().is_null()
+    }
+
     /// Returns true if the VMA is a member. For checks.
     fn contains(&self, vma: &Vma<P>) -> bool {
         let mut at = self.first.get();

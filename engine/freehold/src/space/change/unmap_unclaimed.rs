@@ -76,8 +76,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                     closing_entry(gathered.span()).value
                 })
             },
-        )?;
-        if !removed {
+        );
+        if removed != Ok(true) {
+            debug_assert!(self.locked.is_empty(), "a VMA without a claim is still write-locked");
+            removed?;
             self.reserve_cuts()?;
             return Ok(None);
         }
@@ -155,6 +157,7 @@ impl<P: Platform> Gathered<'_, '_, P> {
         self.add_locked(vma);
         true
     }
+
     /// Returns true if the VMAs leave nothing behind that must be settled. `hole` is the hole that their
     /// removal makes, and no other task changes it.
     #[inline]
