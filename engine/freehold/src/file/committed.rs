@@ -4,8 +4,8 @@
 //! A file commits nothing, each page in its cache, or its whole size (`Committed` in `mapping.rs`). `fill.rs`
 //! and `cache/mthp.rs` charge pages before they enter the cache, and [`pages_went`](Mapping::pages_went)
 //! uncharges them. `change/truncate.rs`, `contents.rs` and `remove.rs` charge and uncharge the size, with the
-//! content lock held for writing. Each charge must have its counterpart, or the count is wrong until the end
-//! of the engine. `tests/mmap/committed.rs` has the tests.
+//! content lock held for writing. Each charge needs a matching uncharge: a missing uncharge makes the count
+//! wrong until the engine ends. `tests/mmap/committed.rs` has the tests.
 
 use super::mapping::{FillError, Mapping};
 use crate::{

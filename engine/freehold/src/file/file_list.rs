@@ -3,7 +3,7 @@
 //! The search for reclaimable pages walks the list in a ring, so that every file gets its share of the
 //! search. The list does not own its files: a file that is destroyed removes itself. One spin lock, a leaf of
 //! the lock order, guards the ring and the links in the files. No reference to a file may be dropped under
-//! this lock, because dropping the last one removes the file from the list.
+//! this lock, because dropping the last reference removes the file from the list.
 //!
 //! `mapping.rs` adds each file with a backing store, and removes the file when it is destroyed.
 //! `engine/trim.rs` walks the list. `tests/files/drop_clean.rs` tests the order of the walk, and files that

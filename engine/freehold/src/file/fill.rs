@@ -11,8 +11,8 @@
 //!
 //! The page must have its contents and its record before it is published, because lookups take no lock. A new
 //! way to fill a page calls `add_page`, which keeps this order. A fill that fails leaves the cache unchanged
-//! and no tree nodes behind. `shuttle_engine/waiting.rs` fills from a backing store whose reads take long,
-//! concurrently with truncation.
+//! and leaves no tree nodes behind. `shuttle_engine/waiting.rs` fills from a backing store whose reads take
+//! long, concurrently with truncation.
 
 use crate::{
     PAGE_SIZE, Pfn,

@@ -2,10 +2,11 @@
 //! are contiguous, or copies.
 //!
 //! Without page tables, a mapping needs contiguous frames, and a removed page cannot be unmapped.
-//! `nommu/mmap.rs` therefore holds [`PagesStay`] while it chooses: the file's invalidate lock for reading,
-//! under which no page leaves the cache. Shared memory gets contiguous frames from
+//! `nommu/mmap.rs` therefore holds a [`PagesStay`] while it chooses. This value holds the file's invalidate
+//! lock for reading, so that no page leaves the cache. Shared memory gets contiguous frames from
 //! [`lay_out`](Mapping::lay_out), before its first page is added. The caller holds no lock of an address
-//! space. `tests/nommu/files.rs` tests the choice, and `tests/nommu/truncate.rs` truncation of mapped files.
+//! space. `tests/nommu/files.rs` tests the choice, and `tests/nommu/truncate.rs` tests truncation of mapped
+//! files.
 
 use super::{Mapping, cache::radix::Stay, mapping::FillError};
 use crate::{Pfn, platform::Platform};
@@ -33,8 +34,8 @@ impl<P: Platform> Mapping<P> {
     /// Brings all pages of shared memory into the cache in contiguous frames, if none of its pages is there
     /// yet. Does nothing if a page is already there, or for any other kind of file. Without an MMU only a
     /// file in contiguous frames can be mapped shared. mmap calls this function for the first mapping. A file
-    /// system calls it when it gives an empty file its size, so that the file can be written before it is
-    /// mapped.
+    /// system calls this function when it sets the size of an empty file, so that programs can write to the
+    /// file before they map it.
     ///
     /// # Errors
     ///
@@ -96,8 +97,8 @@ impl<P: Platform> PagesStay<'_, P> {
             let follow = |n| frame(n).is_some_and(|page| *page == first.add(n));
             let in_a_row = || (1..count.get()).all(follow);
             let run = in_a_row().then(|| Run::share(memory, first, count)).flatten();
-            // A page may have moved before this call took its reference. No page moves after that, so one
-            // more check is enough.
+            // A page may have moved before `Run::share` took references to the frames. No page moves
+            // afterwards, so one more check is enough.
             return run.filter(|_| frame(0).is_some_and(|page| *page == first) && in_a_row());
         }
         let frames = if write { None } else { self.mapping.pager().in_memory(pages) };

@@ -15,15 +15,17 @@
 //! A lookup takes no lock. The RCU guard keeps the word in place, but nothing else: the page may leave the
 //! cache at any moment, and its frame may then hold another page. A task that wants the frame therefore
 //! raises the frame's reference count as the frame's record describes ([`frame`](freehold_vmspace::frame))
-//! and then reads the word again. A task that maps the page does both under the lock of the table.
+//! and then reads the word again. A task that maps the page raises the count and reads the word under the
+//! lock of the page table.
 //!
 //! A call that removes pages marks their words, zaps the entries that map the pages, and then checks their
-//! reference counts. A fault that races with a truncation therefore either fails its second read of the word,
-//! or its entry is zapped (hazards C-26, C-37; `change/truncate.rs`). No step waits for a grace period.
+//! reference counts. A fault that races with a truncation therefore either sees the mark in its second read
+//! of the word, or its entry is zapped (hazards C-26, C-37; `change/truncate.rs`). No step waits for a grace
+//! period.
 //!
 //! Lock order, outermost first: `content` (one truncation or write at a time), `invalidate` (shared while
 //! pages are added, exclusive while pages are removed), `i_mmap`. A fault that finds its page in the cache
-//! takes none of them.
+//! takes none of these locks.
 //!
 //! In a direct file (`kinds/direct.rs`), the frames belong to the storage. Everything else is the same.
 //!
@@ -349,7 +351,7 @@ impl<P: Platform> Mapping<P> {
         self.size.load(Acquire)
     }
 
-    /// Returns the size in pages, rounded up. The pages are huge pages if the file consists of those.
+    /// Returns the size in pages, rounded up. Counts huge pages if the file consists of huge pages.
     ///
     /// # Examples
     ///
@@ -415,7 +417,7 @@ impl<P: Platform> Mapping<P> {
         self.size.store(size, Release);
     }
 
-    /// Returns a guard during whose life no VMA is linked to the file or unlinked from it.
+    /// Returns a guard. While the guard lives, no VMA is linked to the file or unlinked from the file.
     ///
     /// # Locks
     ///
@@ -585,7 +587,7 @@ impl<P: Platform> Shared for Mapping<P> {
     }
 }
 
-/// Returns the number of pages that a file of `bytes` bytes commits if its size counts.
+/// Returns the number of pages that a file of `bytes` bytes commits if the file commits its whole size.
 pub(super) fn pages_to_commit(bytes: u64) -> PageCount {
     PageCount::new(bytes.div_ceil(PAGE_SIZE))
 }

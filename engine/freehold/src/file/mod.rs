@@ -18,8 +18,8 @@
 //! The order of a file's locks and the states of a page are in `mapping.rs`. This folder, except `change/`,
 //! is a layer below VMAs and address spaces, and must not use either; the test
 //! `each_layer_uses_only_layers_below_it` (`xtask/tests/tidy.rs`) checks that. An operation that needs the
-//! VMAs of a file therefore belongs in `change/`, and one for a single kind of file in `kinds/`. The trees in
-//! `rmap/tree/` lead from a file to its VMAs.
+//! VMAs of a file therefore belongs in `change/`. An operation for a single kind of file belongs in `kinds/`.
+//! The trees in `rmap/tree/` lead from a file to its VMAs.
 
 pub(crate) mod cache;
 pub(crate) mod change;

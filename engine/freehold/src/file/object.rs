@@ -6,9 +6,10 @@
 //! The files themselves are in `open_file.rs`, `mapping.rs` and `kinds/`. No function of this file examines a
 //! page table.
 //!
-//! The code of VMAs calls these two functions once for each VMA. The counts of writable mappings (`seals.rs`)
-//! and of attachments (`kinds/segment.rs`) depend on them. `tests/files/seals.rs` and `tests/shm.rs` test the
-//! counts. A new kind of object needs an arm in each function, which the compiler checks.
+//! The code of VMAs calls `opened` and `closed` once for each VMA. The counts of writable mappings
+//! (`seals.rs`) and of attachments (`kinds/segment.rs`) depend on them. `tests/files/seals.rs` and
+//! `tests/shm.rs` test the counts. A new kind of object needs an arm in each function, which the compiler
+//! checks.
 
 use super::{kinds::special::Special, mapping::Mapping, open_file::File};
 use crate::{counted::Counted, platform::Platform, vma::flags::VmFlags};

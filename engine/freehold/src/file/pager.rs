@@ -4,9 +4,9 @@
 //! `fill.rs` reads pages, `change/write_back.rs` writes them, `kinds/direct.rs` gets frames of storage, and
 //! `remove.rs` discards pages. All of them call the pager with the invalidate lock held, so a call of the
 //! pager delays truncation of this file but no other file. A pager may sleep. A pager must not wait for an
-//! access to the same file, which may need this lock. A new function of the trait needs a default body,
-//! because embedders implement the trait. `tests/munmap/hooks.rs` tests pagers that call the engine, and
-//! `tests/every_call/killed.rs` a pager that hangs.
+//! access to the same file, because the access may need this lock. A new function of the trait needs a
+//! default body, because embedders implement the trait. `tests/munmap/hooks.rs` tests pagers that call the
+//! engine, and `tests/every_call/killed.rs` tests a pager that hangs.
 
 use super::ForeignFrames;
 use crate::{Pfn, platform::Platform};

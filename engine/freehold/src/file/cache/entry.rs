@@ -14,7 +14,7 @@ const PRESENT: u64 = 1 << 0;
 pub(in crate::file) const LEAVING: u64 = 1 << 1;
 /// The frame number begins at this bit.
 const FRAME_SHIFT: u32 = 2;
-/// The bits from here on hold the order of the block that the page was added with, see `mthp.rs`. Frame
+/// The bits from here on hold the order of the block with which the page was added; see `mthp.rs`. Frame
 /// numbers need only the bits below.
 const ORDER_SHIFT: u32 = 60;
 /// The page's memory failed; the table in `mapping.rs` describes this value.

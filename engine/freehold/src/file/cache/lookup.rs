@@ -85,13 +85,13 @@ impl<P: Platform> Drop for CachedPage<'_, P> {
 
 impl<P: Platform> Mapping<P> {
     /// Finds a page inside the file in the cache. Takes no reference, so the frame may hold another page by
-    /// the time the caller uses it. The caller therefore takes a reference or a lock, and then calls
+    /// the time the caller uses the frame. The caller therefore takes a reference or a lock, and then calls
     /// `is_still`.
     pub(crate) fn find<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
         if index < self.end() { self.find_any(rcu, index) } else { None }
     }
 
-    /// Finds a page in the cache, inside the file or not.
+    /// Finds a page in the cache, even beyond the end of the file.
     fn find_any<'g>(&'g self, rcu: &'g P::RcuGuard, index: PageIndex) -> Option<Found<'g>> {
         Found::at(self.cache.get(Stay::within::<P>(rcu), index)?)
     }
@@ -113,8 +113,8 @@ impl<P: Platform> Mapping<P> {
         });
     }
 
-    /// Returns the frame that a page is moving out of. The caller waits for that frame's lock. Called under
-    /// the invalidate lock held for reading.
+    /// Returns the old frame of a page that is moving to another frame. The caller waits for the lock of that
+    /// frame. Called under the invalidate lock held for reading.
     fn moving(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Option<Pfn> {
         // Relaxed: the caller uses only the lock of the frame, not its contents.
         Word(self.word(pages_stay, index)?.load(Relaxed)).hidden()
@@ -131,8 +131,8 @@ impl<P: Platform> Mapping<P> {
             if let Some(page) = self.get_any(index) {
                 return Some(page);
             }
-            // Relaxed: as in `moving`. While the invalidate lock is held, a page can leave the cache only by
-            // a move. The next iteration finds a page that has moved since the first look.
+            // Relaxed: as in `moving`. The invalidate lock is held, so a hidden page is not being removed but
+            // moved. After the move, the next iteration finds the page.
             let word = Word(self.word(pages_stay, index)?.load(Relaxed));
             word.held()?;
             word.hidden().into_iter().for_each(|pfn| self.files().memory().wait_out_frame(pfn));
@@ -181,8 +181,8 @@ impl<P: Platform> Mapping<P> {
         if index < self.end() { self.get_any(index) } else { None }
     }
 
-    /// Returns a page in the cache, inside the file or not, with a reference. The caller holds `content` or
-    /// the invalidate lock, so that no page is removed.
+    /// Returns a page in the cache, even beyond the end of the file, with a reference. The caller holds
+    /// `content` or the invalidate lock, so that no page is removed.
     pub(in crate::file) fn get_any(&self, index: PageIndex) -> Option<CachedPage<'_, P>> {
         let rcu = P::rcu_read();
         let found = self.find_any(&rcu, index)?;

@@ -11,8 +11,8 @@
 //! a fault that maps the block: pages of the block may be missing.
 //!
 //! `fault/shmem_mthp.rs` decides which sizes a fault requests ([`Wanted`]), and `change/truncate.rs` splits
-//! blocks. A block is added under the invalidate lock held for writing, because none of its pages may be in
-//! the cache. `in_place.rs` uses [`add_run`](Mapping::add_run) for files without an MMU.
+//! blocks. A block is added under the invalidate lock held for writing, so that no other task adds a page of
+//! the block in the meantime. `in_place.rs` uses [`add_run`](Mapping::add_run) for files without an MMU.
 //! `tests/huge/shared.rs` has the tests.
 
 use super::{

@@ -18,11 +18,11 @@
 //! that change words hold the lock too. The pruner unlinks a node and frees it after a grace period. A reader
 //! that found the node before it was unlinked keeps the node alive by its RCU guard. In an unlinked child,
 //! such a reader finds only zero words. From an unlinked root, such a reader reaches the new root, which is
-//! the only child. The grace period does not wait for a reader whose guard was created after the start of the
-//! grace period. Such a reader finds the slot null (contract of [`Host::rcu_defer`]).
+//! the only child of the old root. The grace period does not wait for a reader whose guard was created after
+//! the start of the grace period. Such a reader finds the slot null (contract of [`Host::rcu_defer`]).
 //!
-//! A word therefore stays valid exactly as long as the guard that it was found under; [`Stay`] expresses
-//! this. An unlinked node is never linked again, and only zero words are read from it.
+//! A word that was found under a guard stays valid exactly as long as that guard lives; [`Stay`] expresses
+//! this rule. An unlinked node is never linked again, and only zero words are read from it.
 //!
 //! An old root that was replaced by its child still points to that child. A later prune may free the child.
 //! Consider a reader that reaches the child through the old root. The reader entered its read section before
@@ -31,9 +31,9 @@
 //!
 //! The caller defines the meaning of the words and which tasks may write them.
 //!
-//! `radix_tests.rs` tests the tree on its own, and `radix_loom_tests.rs` a prune with concurrent readers. A
-//! leaf that is freed without a grace period makes `reader_finds_old_or_new_word_while_leaf_is_replaced`
-//! fail.
+//! `radix_tests.rs` tests the tree on its own, and `radix_loom_tests.rs` tests a prune with concurrent
+//! readers. A leaf that is freed without a grace period makes
+//! `reader_finds_old_or_new_word_while_leaf_is_replaced` fail.
 #![expect(unsafe_code, reason = "owns nodes that are linked by atomic pointers")]
 
 use allocator_api2::{alloc::AllocError, boxed::Box};
@@ -94,9 +94,10 @@ impl Locked for Alone {}
 /// An inner node. Freed after a grace period, once it is unlinked.
 #[repr(C)]
 struct Node {
-    /// Used by the host after the node is unlinked. The first field, so that it has the node's address.
+    /// Used by the host after the node is unlinked. The head is the first field, so its address is that of
+    /// the node.
     head: RcuHead,
-    /// Number of low bits of an index that select a place below this node's children. The children of a node
+    /// Number of low bits of an index that select a word below a child of this node. The children of a node
     /// of shift `BITS` are leaves. Never changes.
     shift: u32,
     /// Null or a child: a `Leaf` if `shift` is `BITS`, otherwise a `Node` of shift `shift - BITS`.
@@ -106,7 +107,8 @@ struct Node {
 /// A node without children: the words of consecutive indices.
 #[repr(C)]
 struct Leaf {
-    /// Used by the host after the leaf is unlinked. The first field, so that it has the leaf's address.
+    /// Used by the host after the leaf is unlinked. The head is the first field, so its address is that of
+    /// the leaf.
     head: RcuHead,
     words: [AtomicU64; FAN],
 }
@@ -133,7 +135,7 @@ impl Node {
         index >> self.shift < FAN as u64
     }
 
-    /// Returns the slot of the child that `index` lies below.
+    /// Returns the slot of the child that leads to the word of `index`.
     fn child(&self, index: u64) -> &AtomicPtr<u8> {
         &self.children[(index >> self.shift) as usize & (FAN - 1)]
     }
@@ -242,8 +244,8 @@ impl Radix {
         ControlFlow::Continue(())
     }
 
-    /// Frees the nodes that have words of `range` and contain only zeroes, after a grace period. Then makes
-    /// the tree as short as possible.
+    /// Unlinks each node that covers a part of `range` and holds only zeroes; the node is freed after a grace
+    /// period. Then makes the tree as short as possible.
     pub fn prune<H: Host>(&self, _: &RwSemWriteGuard<'_, H>, range: PageRange) {
         self.prune_alone::<H>(range.numbers());
     }

@@ -27,8 +27,8 @@ fn with_page() -> Arc<Radix> {
     tree
 }
 
-/// A task that holds the lock removes a page and adds another at its index, while a reader looks this index
-/// up. The reader finds the old page, none, or the new page.
+/// A task that holds the lock removes a page and adds another page at the same index, while a reader looks
+/// this index up. The reader finds the old page, none, or the new page.
 #[test]
 fn reader_finds_old_or_new_word_while_leaf_is_replaced() {
     model(|| {

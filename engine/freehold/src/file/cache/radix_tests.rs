@@ -30,7 +30,7 @@ fn new_tree_has_no_words() {
 
 #[test]
 fn words_survive_growth() {
-    // Each index needs a taller tree than the one before; neighbouring indices may share a leaf.
+    // Each index needs a taller tree than the index before it; neighbouring indices may share a leaf.
     let indices: StdVec<u64> =
         (0..INDEX_BITS / BITS).flat_map(|level| [(1 << (level * BITS)) - 1, 1 << (level * BITS)]).collect();
     let tree = Radix::new();
@@ -128,7 +128,8 @@ fn prune_frees_empty_nodes_in_range() {
     // No node is empty.
     prune(&tree, 0..u64::MAX);
     assert_eq!(nodes(&tree), before);
-    // Empty a part of a leaf, then all of it. Without the last index the tree becomes short.
+    // Empty a part of a leaf, and then the whole leaf. When the word of the last index is zero, the tree
+    // becomes shorter.
     let take = |index| tree.get(Stay::locked(&Alone), PageIndex::new(index)).unwrap().store(0, Relaxed);
     take(1 << 18);
     prune(&tree, 0..u64::MAX);

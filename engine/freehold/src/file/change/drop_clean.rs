@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! mark      a page that seems unused is marked as leaving: later lookups do not find it
-//! unused?   the cache drops its reference if that is the last one: no lookup raises the count any more
+//! unused?   the cache drops its reference if no other reference is left: no lookup raises the count any more
 //! clean?    then the page is dropped; otherwise it becomes visible again
 //! ```
 //!
@@ -14,8 +14,8 @@
 //! the frame is marked as dirty.
 //!
 //! All of this happens under the invalidate lock held for writing. The call takes the lock only if it is
-//! free, because pagers run with the lock held for reading. A fault that needs such a page waits for the
-//! lock, and then finds the page in the cache or reads it again.
+//! free, because pagers run with the lock held for reading. A fault that needs a page that is being dropped
+//! waits for the lock, and then finds the page in the cache or reads it again.
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
 //! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,
@@ -56,9 +56,9 @@ impl<P: Platform> Mapping<P> {
     /// to such a page reads it from the backing store again. Returns the number of dropped pages. Implements
     /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches.
     ///
-    /// Drops no page of shared memory, which has no other copy, and no page of a file whose pages are the
-    /// storage itself. This call never waits for a pager. If another task is reading or writing back pages of
-    /// this file, the rest of the range therefore stays in the cache.
+    /// Does not drop pages of shared memory, which have no other copy, or pages of direct files, which are
+    /// the storage itself. This call never waits for a pager. If another task is reading or writing back
+    /// pages of this file, the rest of the range therefore stays in the cache.
     ///
     /// # Locks
     ///
@@ -111,7 +111,7 @@ impl<P: Platform> Mapping<P> {
             let Some(pfn) = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn)) else {
                 return ControlFlow::Continue(());
             };
-            // The mark comes first: a fault that does not get the page then waits for the lock instead of
+            // The mark comes first, so that a fault that cannot get the page waits for the lock instead of
             // retrying.
             word.store(shown | LEAVING, Relaxed);
             if !self.take_unused(pfn) {

@@ -3,7 +3,7 @@
 //! ```text
 //! driver    makes its hooks give new answers
 //! count     the revocation is counted
-//! wait      a grace period: faults that called a hook before it, with an unchanged count, made their entry
+//! wait      a grace period: every fault that still read the old count has then made its entry
 //! zap       under the i_mmap lock, shared: clears and flushes every entry
 //! ```
 //!

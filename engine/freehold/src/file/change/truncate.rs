@@ -15,12 +15,13 @@
 //!
 //! The zap locks every table that it finds. A fault may use a table that did not exist when the zap passed.
 //! On a CPU that lets a load pass an earlier store, such a fault may miss the mark as well. The truncation
-//! therefore checks the reference counts. If the fault raised the count before the check, its table already
-//! existed, and the second zap finds it. If the fault raises the count later, it finds the mark.
+//! therefore checks the reference counts. If the fault raised the count before the check, the second zap
+//! finds the fault's table, which already existed. If the fault raises the count after the check, the fault
+//! finds the mark.
 //!
-//! Code that maps no page of the file raises no count. Such code calls [`is_inside`](Mapping::is_inside)
-//! under the lock of its table, which checks the size of the file. A fence in `is_inside` and one before the
-//! zap give the same guarantee.
+//! Code that makes an entry without a page of the file raises no count. Under the lock of its table, such
+//! code calls [`is_inside`](Mapping::is_inside), which checks the size of the file. A fence in `is_inside`
+//! and one before the zap give the same guarantee.
 //!
 //! `remove.rs` implements the steps from mark on (`cut`), and `unmap.rs` the zap. The order of the steps must
 //! not change. A new call that removes pages must use `cut`, and joins the lists in `cached_translations.rs`

@@ -50,9 +50,9 @@ impl<P: Platform> Mapping<P> {
         }
         self.home().each_mapper(pages, |mapper| {
             let zap = zap(mapper.vma);
-            // Every entry is flushed before the i_mmap lock is released. Once a munmap has waited for this
-            // lock to unlink its VMA, no TLB therefore holds a translation of an entry that is empty (hazard
-            // C-58).
+            // Every entry is flushed before the i_mmap lock is released. A munmap needs this lock to unlink
+            // its VMA. When the munmap gets the lock, no TLB holds a translation of an entry that was cleared
+            // here (hazard C-58).
             mapper.vm.discard(mapper.range, zap);
         });
     }

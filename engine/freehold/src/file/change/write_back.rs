@@ -1,15 +1,15 @@
 //! Writing the dirty pages of a file back to its backing store.
 //!
-//! msync (`call/msync.rs`) and the embedder, for fsync or before it drops a file, call
-//! [`write_back`](Mapping::write_back). Write-back has two steps. First, every entry through which stores
-//! reach the file loses its write permission and its dirty bit, and the frame is marked dirty if the entry
-//! was dirty. Then the pager writes each dirty page, with its frame locked. The steps must have this order: a
+//! msync (`call/msync.rs`) calls [`write_back`](Mapping::write_back). The embedder calls this function for
+//! fsync, and before it drops a file. Write-back has two steps. First, every entry through which stores reach
+//! the file loses its write permission and its dirty bit, and the frame is marked dirty if the entry was
+//! dirty. Then the pager writes each dirty page, with its frame locked. The steps must have this order: a
 //! store during the write then faults and makes the page dirty again.
 //!
 //! A page must stay dirty if its write fails. `tests/files/mapped.rs` tests write-back of cached files, and
-//! `tests/files/direct.rs` that of direct files. The number of visited entries must depend on the cached
-//! pages and not on the size of mappings: `write_back_visits_cached_pages_instead_of_mapped_ranges` fails
-//! otherwise.
+//! `tests/files/direct.rs` tests write-back of direct files. The number of visited entries must depend on the
+//! cached pages and not on the size of mappings: `write_back_visits_cached_pages_instead_of_mapped_ranges`
+//! fails otherwise.
 
 use crate::{
     file::{IoError, Mapping, cache::lookup::CachedPage},
@@ -27,8 +27,8 @@ const TOGETHER: u64 = 1 << 13;
 
 impl<P: Platform> Mapping<P> {
     /// Writes back the pages of this range that were written since the last write-back, by stores or by
-    /// [`write_at`](Self::write_at). For a direct file, whose stores are in the storage already, makes them
-    /// durable.
+    /// [`write_at`](Self::write_at). Stores to a direct file are already in its storage; write-back makes
+    /// these stores durable.
     ///
     /// # Errors
     ///
@@ -38,8 +38,8 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The invalidate lock for reading, so that no page is written after a truncation has removed the page.
-    /// Under this lock, the i_mmap lock for reading and the locks of page tables, which are released before
-    /// the pager is called. Also each frame's lock while its page is written.
+    /// Under the invalidate lock, the i_mmap lock for reading and the locks of page tables. These locks are
+    /// released before the pager is called. Also the lock of each frame while the frame's page is written.
     ///
     /// # Examples
     ///

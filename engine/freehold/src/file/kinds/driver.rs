@@ -19,8 +19,8 @@ use freehold_vmspace::UserRange;
 /// The driver of a [device file](File::with_driver), which has no pages.
 pub trait Driver<P: Platform>: Send + Sync + 'static {
     /// The mmap hook. Answers `request` with the object to map. A new [`Special`] has its own private data.
-    /// If the driver returns the same `Special` again, adjacent VMAs over it may merge, if their flags allow
-    /// that.
+    /// The driver may also return the `Special` of an earlier request: adjacent VMAs over one `Special` merge
+    /// if their flags allow that.
     ///
     /// Called with the mmap lock held for writing. May be called again for the same mmap call if frames were
     /// revoked after the previous call of this hook.
@@ -195,9 +195,10 @@ impl<'r, P: Platform> MapRequest<'r, P> {
         Ok(())
     }
 
-    /// Maps `frames` at the pages from `page` on, counted from the start of the mapping (Linux's
-    /// `remap_pfn_range`). Calls must be in ascending order. The entries exist when mmap returns, and the VMA
-    /// gets the flags `IO`, `PFNMAP`, `DONTEXPAND` and `DONTDUMP`. The fault hook serves the other pages.
+    /// Maps `frames` at consecutive pages of the mapping; the first is page number `page`, counted from 0
+    /// (Linux's `remap_pfn_range`). Calls must be in ascending order. The entries exist when mmap returns,
+    /// and the VMA gets the flags `IO`, `PFNMAP`, `DONTEXPAND` and `DONTDUMP`. The fault hook serves the
+    /// other pages.
     ///
     /// # Errors
     ///

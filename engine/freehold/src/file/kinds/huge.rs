@@ -6,9 +6,9 @@
 //!
 //! `hugetlb/mod.rs` has the locks and the reading order. `hugetlb/fault/` maps the pages, `huge_allocate.rs`
 //! allocates them in advance, and `hugetlb/state/reserves.rs` keeps the reservations. A page that is taken
-//! from the pool and not published must return to the pool with its reservation, if it used one. The tests
-//! compare the counts of the pool: `tests/hugetlb/pools.rs`, and `tests/hugetlb/failed_calls.rs` for calls
-//! that fail.
+//! from the pool and not published must return to the pool. If the page used a reservation, the reservation
+//! must return too. The tests compare the counts of the pool: `tests/hugetlb/pools.rs`, and
+//! `tests/hugetlb/failed_calls.rs` for calls that fail.
 
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,

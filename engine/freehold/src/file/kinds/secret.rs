@@ -5,7 +5,7 @@
 //! (`file/contents.rs`), pins and remote access (`remote/`), population (`fault/populate.rs`), migration
 //! (`rmap/migrate.rs`), msync (`call/msync.rs`), and mappings without an MMU (`nommu/mmap.rs`). New code of
 //! this kind does the same, and needs a test in `tests/secret.rs`. `file/change/truncate.rs` refuses to punch
-//! holes in secret memory, and to change its size once it is set. `call/mmap/secret.rs` has the rules for
+//! holes in secret memory, and to change a size that is already set. `call/mmap/secret.rs` has the rules for
 //! mappings. `tests/secret.rs` has the tests, with the answers of Linux.
 
 use crate::{

@@ -2,8 +2,8 @@
 //!
 //! The embedder manages keys, permissions, identifiers and times. This file decides when the memory is freed:
 //! when the segment is marked as removed *and* is not attached. Each VMA that maps the segment counts as an
-//! attachment. A fork and a split therefore increment the count, and an unmapped fragment decrements it. Each
-//! attempt to attach the segment counts while it runs (hazard C-71).
+//! attachment. A fork and a split therefore increment the count, and an unmapped fragment decrements it. An
+//! attempt to attach the segment also counts as an attachment while the attempt runs (hazard C-71).
 //!
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
@@ -259,10 +259,10 @@ impl<P: Platform> Segment<P> {
         }
     }
 
-    /// Marks the segment as ending if `vmas` VMAs, which the caller is about to remove, are the last
-    /// attachments of a removed segment. Returns true if so. From then on the segment cannot be attached; its
-    /// memory is freed with the last VMA. All the VMAs are in one address space, whose mmap lock the caller
-    /// holds for writing, so that no fork or split adds to the count.
+    /// Marks a removed segment as ending if its only attachments are the `vmas` VMAs that the caller is about
+    /// to remove. Returns true if it marked the segment. An ending segment cannot be attached; its memory is
+    /// freed with the last VMA. All the VMAs are in one address space, whose mmap lock the caller holds for
+    /// writing, so that no fork or split adds to the count.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
         let all = (vmas * ATTACH) | MARKED;
         // Relaxed: the decrement of the count to 0 orders the end of the segment after all uses.
@@ -298,7 +298,7 @@ impl<P: Platform> Segment<P> {
     }
 
     /// Uncounts a VMA or an attempt. The caller that removes the last attachment holds no lock. Code that
-    /// removes a VMA under a lock always keeps another VMA of the same attachment.
+    /// removes a VMA under a lock always keeps another VMA of the segment.
     pub(in crate::file) fn closed(&self) {
         // AcqRel: as in `remove`.
         if self.state.fetch_sub(ATTACH, AcqRel) & !ENDING == ATTACH | MARKED {

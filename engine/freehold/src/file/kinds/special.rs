@@ -2,26 +2,26 @@
 //!
 //! Such a VMA maps a [`Special`]. A `Special` consists of hooks and optionally of a file. The fields of the
 //! hooks' type are the mapping's private data. If there is a file, the reverse map of the file lists the VMA.
-//! All VMAs that come from one mapping (by split, fork, mremap) share the `Special` and count references to
-//! it. The `Special` is dropped once, after the last of them (hazard C-30). The embedder owns the frames: the
+//! All VMAs that come from one mapping (by split, fork, mremap) share the `Special` by counted references.
+//! The last reference drops the `Special`, exactly once (hazard C-30). The embedder owns the frames: the
 //! engine neither counts nor frees them.
 //!
 //! A hook gets a [description](VmaInfo) of a VMA, never a VMA, and gets no handle to an address space. A
 //! driver that has a handle of its own must not use the handle in a hook, because most hooks run with locks
 //! of the address space held. The lock-order checker reports a hook that waits for those locks (hazards C-6,
-//! C-31). A hook may take its own locks, if the engine is never called with them held. The only exception is
-//! [`Mapping::revoke`], which may be called with those locks held. [`VmOps`] lists when each hook runs.
+//! C-31). A hook may take locks of the driver. The driver must not call the engine with such a lock held,
+//! except to call [`Mapping::revoke`]. [`VmOps`] lists when each hook runs.
 //!
 //! # Revoking frames
 //!
-//! A device that loses its frames revokes them (`file/change/revoke.rs`). The engine makes an entry from a
-//! hook's answer in a read section, and only if no revocation has occurred since the hook was called
-//! ([`Asked`]). Otherwise it calls the hook again.
+//! The driver of a device that loses its frames revokes the frames (`file/change/revoke.rs`). The engine
+//! makes an entry from a hook's answer in a read section, and only if no revocation has occurred since the
+//! hook was called ([`Asked`]). After a revocation, the engine calls the hook again.
 //!
-//! A new hook needs a default body, because embedders implement [`VmOps`], and a row in the table there.
-//! `fault/special.rs` and `call/mmap/driver.rs` make entries. `call/special.rs` installs special mappings
-//! without a device. `tests/special` has the tests: `hooks.rs` for the rules of hooks, `random.rs` for the
-//! balance of `open` and `close`.
+//! A new hook needs a row in the table of [`VmOps`], and a default body, because embedders implement the
+//! trait. `fault/special.rs` and `call/mmap/driver.rs` make entries. `call/special.rs` installs special
+//! mappings without a device. `tests/special` has the tests: `hooks.rs` for the rules of hooks, `random.rs`
+//! for the balance of `open` and `close`.
 
 use crate::{
     Pfn,
@@ -125,7 +125,7 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
         let _ = (mmu, vma);
     }
 
-    /// Returns true if the VMA may be split at `at`, strictly inside the VMA.
+    /// Returns true if the VMA may be split at the address `at`, which lies strictly inside the VMA.
     fn may_split(&self, vma: &VmaInfo, at: u64) -> bool {
         let _ = (vma, at);
         false
@@ -299,7 +299,8 @@ impl<P: Platform> Special<P> {
         self.mapping().map_or(Asked { of: None }, |mapping| mapping.asking())
     }
 
-    /// Returns the flags that an entry has in addition to those that the VMA's flags give every entry.
+    /// Returns the flags that the object adds to an entry, besides the flags that follow from those of the
+    /// VMA.
     pub(crate) fn entry_flags(&self, flags: VmFlags) -> PteFlags {
         let mut entry = PteFlags::SPECIAL;
         match self.ops.caching() {
