@@ -12,10 +12,10 @@
 //! 7. `tables.rs`, `zap.rs`, `moves.rs`, `fault/`: operations of address spaces; `pools.rs`: operations of an
 //!    engine; `vma_reserves.rs`: the end of a VMA's reservations.
 //!
-//! The code that also handles small pages does everything else. A VMA of huge pages is a VMA of a file with
-//! the flag `HUGETLB`. The record of a page's first frame holds the page's reference count. A new call that
-//! clears or changes entries needs a row in the table of `sharing.rs`, which says why its tables are
-//! unshared.
+//! The code that also handles small pages does everything else. A VMA of huge pages maps a file and has the
+//! flag `HUGETLB`. The record of a page's first frame holds the page's reference count. A new call that
+//! clears or changes entries needs a row in the table of `sharing.rs` that says why the call's page tables
+//! are unshared.
 //!
 //! # Locks
 //!
@@ -23,7 +23,7 @@
 //! | --- | --- | --- |
 //! | content, exclusive | mmap that reserves pages of a file, until the mapping is complete; fallocate | changes of the file's size and other reservations, while a call can still fail |
 //! | invalidate, shared | a fault or a call that brings a page into a file | truncation, hole punch, migration |
-//! | fault mutex, hashed by file and page offset | a fault, or the pager of a userfaultfd, that makes a page or a private copy | a second task that would take an unneeded page, perhaps the last one |
+//! | fault mutex, hashed by file and page offset | a fault, or the pager of a userfaultfd, that makes a page or a private copy | a second task that would take an unneeded page, perhaps the last page of the pool |
 //! | hugetlb VMA lock, shared | a fault, from before it looks up a table until it ends; a reader of entries | calls that remove a shared table from this VMA |
 //! | hugetlb VMA lock, exclusive | DONTNEED, mprotect, registration with a userfaultfd; truncation and migration, for each VMA whose table they remove | faults in this VMA |
 //! | i_mmap, shared | a fault that looks for a table to share, until the table is linked | unsharing: a table that was found stays with the VMA in which it was found |

@@ -5,8 +5,8 @@
 //! [`copy_huge_pages`](AddressSpace::copy_huge_pages). The head of `sharing.rs` lists the tasks that can run
 //! concurrently with a move, and the locks that exclude these tasks.
 //!
-//! Both VMAs of a move must be closed, so that their tables cannot be shared, before the target's tables are
-//! allocated. Otherwise another task can add entries for which the target has no table, or fill an entry that
+//! Before the target's tables are allocated, both VMAs of a move must be closed, so that their tables cannot
+//! be shared. Otherwise another task can add entries for which the target has no table, or fill an entry that
 //! the move is about to fill: `mremap_concurrent_with_a_short_share` and
 //! `tables_of_a_move_target_are_not_shared_early` in `shuttle_engine/hugetlb.rs` then fail.
 

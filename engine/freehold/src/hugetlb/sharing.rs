@@ -48,13 +48,13 @@
 //!
 //! Suppose that the source were open while the target is prepared. A task could then share a table with the
 //! source, fill the table and unshare it. The target would have no table for the new entries. Suppose that
-//! the target were open before the move is complete. A task could then share its empty table, and fill an
-//! entry that the move is about to fill.
+//! the target were open before the move is complete. A task could then share the target's empty table, and
+//! fill an entry that the move is about to fill.
 //!
 //! A fault of another VMA reads `sharing_allowed` under i_mmap shared. The flag is cleared under i_mmap
 //! exclusive before the target is linked under i_mmap exclusive. A fault that finds the target therefore
 //! finds it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call ends,
-//! and the target is write-locked from before it can be found. The move therefore does not need the two
+//! and the target is write-locked before other tasks can find it. The move therefore does not need the two
 //! hugetlb VMA locks, which have the same rank.
 //!
 //! [`HugetlbLock::FileLock`](crate::space::HugetlbLock::FileLock) selects the locks of Linux 5.7 to 6.0. A
@@ -65,7 +65,8 @@
 //!
 //! `tables.rs` shares tables in faults, `zap.rs`, `unmap_file.rs` and `moves.rs` use the functions of this
 //! file. `mod.rs` has the order of the locks. `tests/hugetlb/shared.rs` and `shuttle_engine/hugetlb.rs` test
-//! sharing, and `check_shared_tables` in `tables.rs` checks its rules in every test that calls `check`.
+//! sharing, and `check_shared_tables` in `tables.rs` checks the rules of sharing in every test that calls
+//! `check`.
 
 use super::state::HugePageSize;
 use crate::{

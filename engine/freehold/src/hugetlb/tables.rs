@@ -4,8 +4,8 @@
 //! `sharing.rs` describes when tables are shared, and which locks prevent that. Faults, remote access,
 //! reports and userfaultfds look up tables of VMAs of huge pages. Such code must call
 //! [`keep_tables`](AddressSpace::keep_tables) first, and keep the result until it has finished with the
-//! table. Without it, the table may be unshared and freed during the use. `check_shared_tables` checks the
-//! rules after tests, and `tests/hugetlb/shared.rs` tests which VMAs share a table.
+//! table. Without this guard, the table may be unshared and freed while it is in use. `check_shared_tables`
+//! checks the rules after tests, and `tests/hugetlb/shared.rs` tests which VMAs share a table.
 
 use super::sharing::{SPAN, SharedTablesGuard, unshare};
 use crate::{

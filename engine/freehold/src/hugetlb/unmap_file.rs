@@ -126,7 +126,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 leaf.replace(instead(marked), self.gather);
                 frame.sub_map();
                 // The task that drops the last reference frees the page together with the reservation. A
-                // locked page that is not exclusive may be ending a move, and may be mapped again elsewhere.
+                // locked page that is not exclusive may be at the end of a move, and may be mapped again
+                // elsewhere.
                 if frame.is_anon() && frame.maps() == 0 && (frame.is_exclusive() || !frame.is_locked()) {
                     self.renew(pfn, range);
                 }

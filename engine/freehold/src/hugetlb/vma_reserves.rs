@@ -1,9 +1,9 @@
 //! The end of a VMA's reservations: releases the reservations that a private VMA of huge pages has not used.
 //!
 //! `space/change/vma_list.rs` calls [`end_reservations`](Vma::end_reservations) once for each removed VMA in
-//! the retire step, after its pages are unmapped. The number that is released must be the number that the set
-//! does not list as used, or the pool's count of reserved pages is wrong: `tests/hugetlb/pools.rs` checks
-//! that count. `state/reserves.rs` describes the sets.
+//! the retire step, after its pages are unmapped. The number of released reservations must be the number of
+//! offsets that the set does not list as used. If the two numbers differ, the pool's count of reserved pages
+//! is wrong; `tests/hugetlb/pools.rs` checks that count. `state/reserves.rs` describes the sets.
 
 use super::{HugePageSize, state::vma_lock::HugetlbVma};
 use crate::{PAGE_SHIFT, platform::Platform, vma::Vma};

@@ -22,8 +22,8 @@
 //! VMA unchanged. `place.rs` takes private pages from the pool, and `file/kinds/huge.rs` takes the pages of
 //! files. An entry that was read without the lock of its table is a hint: it is checked again under the lock,
 //! together with the size of the file. A page that was taken and not mapped must return to the pool with its
-//! reservation. Markers have arms of their own here, because `marker_fault` in `fault/mod.rs` handles only
-//! those of small pages. `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and
+//! reservation. This file handles markers itself, because `marker_fault` in `fault/mod.rs` handles only
+//! markers of small pages. `tests/hugetlb/pages_in_use.rs` tests pages that another task uses, and
 //! `shuttle_engine/hugetlb.rs` tests concurrent faults.
 
 pub(crate) mod place;
@@ -258,9 +258,9 @@ impl<P: Platform> AddressSpace<P> {
         let same =
             matches!(leaf.kind(), Kind::Leaf { pfn, flags } if pfn == old && !flags.intersects(kept_out));
         if same {
-            // No CPU may read the old page after the first CPU can write to the new one, so the entry is
-            // closed and flushed first. The entry must not become empty in between, because another fault
-            // would fill an empty slot.
+            // Once any CPU can write to the new page, no CPU may read the old page, so the entry is closed
+            // and flushed first. The entry must not become empty in between, because another fault would fill
+            // an empty slot.
             let closed = pte.with_flags(place.level(), (pte.flags() - PteFlags::WRITE) | PteFlags::NO_ACCESS);
             leaf.replace(closed, &mut gather);
             gather.flush();

@@ -2,9 +2,10 @@
 //! private mapping allocates for it. Faults (`mod.rs`) and the pager of a userfaultfd (`uffd/fill_huge.rs`)
 //! use `HugePlace`.
 //!
-//! A page that was taken but not mapped must be discarded before the fault mutex is released. Until then no
-//! other task uses or renews the page's reservation. The caller keeps the VMA unchanged and its tables in
-//! place, as [`hugetlb`](crate::hugetlb) describes; the functions here take only the locks that they return.
+//! A page that was taken but not mapped must be discarded before the fault mutex is released. Until the
+//! release, no other task uses or renews the page's reservation. The caller keeps the VMA unchanged and its
+//! tables in place, as [`hugetlb`](crate::hugetlb) describes; the functions here take only the locks that
+//! they return.
 //!
 //! Mutations `uffd-pool-marker` and `uffd-pool-reservation` in `xtask/mutants` name the tests of the marker
 //! and of the reservation.

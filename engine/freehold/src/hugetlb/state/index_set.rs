@@ -4,8 +4,8 @@
 //!
 //! A spin lock guards the runs, so nothing may be allocated or freed under it: [`Roomy`] carries the old
 //! buffer out of the lock. `set_of_reservations_grows` in `tests/hugetlb/pools.rs` fails if the buffer is
-//! freed under the lock. A change may need memory for one more run, and must leave the set unchanged if there
-//! is none.
+//! freed under the lock. A change may need memory for one more run. If there is no memory, the change must
+//! leave the set unchanged.
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::vec::Vec;
@@ -14,7 +14,7 @@ use freehold_vmspace::{PageIndex, PageRange};
 
 /// A set of page offsets. Other tasks see each call as one step.
 pub(crate) struct IndexSet {
-    /// Runs in ascending order. No run is empty, and no run touches the next.
+    /// Runs in ascending order. No run is empty, and no run touches the next run.
     runs: SpinLock<Vec<PageRange>>,
 }
 

@@ -1,4 +1,5 @@
-//! State of huge pages in files, VMAs and engines. [`hugetlb`](crate::hugetlb) describes the whole.
+//! State of huge pages in files, VMAs and engines. [`hugetlb`](crate::hugetlb) describes the feature as a
+//! whole.
 //!
 //! | file | state of |
 //! | --- | --- |
@@ -23,8 +24,8 @@ use allocator_api2::vec::Vec;
 use freehold_sync::{Rank, RwSem, RwSemWriteGuard, atomic::CHECKED, stats::LockStats};
 use freehold_vmspace::PageIndex;
 
-/// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex, and
-/// without the feature `hugetlb`, because no fault takes a mutex then.
+/// Number of fault mutexes. Small under a schedule checker, so that different pages share a mutex. Also small
+/// without the feature `hugetlb`, because no fault of such a build takes a mutex.
 const MUTEXES: usize = if CHECKED || !cfg!(feature = "hugetlb") { 2 } else { 256 };
 
 /// A fault mutex, alone in its cache line. Always locked for writing.
@@ -33,7 +34,7 @@ struct FaultMutex<P: Platform>(RwSem<P>);
 
 /// State that an engine keeps for huge pages.
 pub(crate) struct Hugetlb<P: Platform> {
-    /// The fault mutexes. Several pages share one.
+    /// The fault mutexes. Several pages share one mutex.
     mutexes: Vec<FaultMutex<P>>,
     /// Statistics of the VMA locks, if statistics are enabled.
     pub(crate) stats: Option<Counted<LockStats<P>>>,

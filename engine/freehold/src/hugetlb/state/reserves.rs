@@ -12,15 +12,15 @@
 //! The parts of a split VMA share one set, indexed by offsets in the file. mremap passes the set to the VMA
 //! at the new address.
 //!
-//! The pool only counts. While no operation is running, the numbers agree: the pool's reserved count is the
-//! number of reserved offsets without a page in all files, plus the number of unused reservations of all
-//! private owners.
+//! The pool only counts reserved pages. While no operation is running, the numbers agree: the pool's reserved
+//! count is the number of reserved offsets without a page in all files, plus the number of unused
+//! reservations of all private owners.
 //!
-//! [`Reserves`] is the set of a private owner, and [`FileReserves`] that of a file. `hugetlb/fault/place.rs`
-//! and `unmap_file.rs` use reservations of private owners, and `vma_reserves.rs` releases the unused ones.
-//! `file/kinds/huge.rs` and `file/remove.rs` change the reservations of files. Each change of a set must come
-//! with the matching change of the pool's count. The tests compare the counts of the pool at the end:
-//! `tests/hugetlb/pools.rs` and `tests/hugetlb/failed_calls.rs`.
+//! [`Reserves`] is the set of a private owner, and [`FileReserves`] is the set of a file.
+//! `hugetlb/fault/place.rs` and `unmap_file.rs` use reservations of private owners, and `vma_reserves.rs`
+//! releases the unused ones. `file/kinds/huge.rs` and `file/remove.rs` change the reservations of files. Each
+//! change of a set must come with the matching change of the pool's count. The tests compare the counts of
+//! the pool at the end: `tests/hugetlb/pools.rs` and `tests/hugetlb/failed_calls.rs`.
 
 use super::{HugePageSize, index_set::IndexSet};
 use crate::{
@@ -45,7 +45,7 @@ impl Reserves {
         Ok(Counted::try_new(Reserves { used: IndexSet::new() })?)
     }
 
-    /// Returns the number of these offsets whose reservation is used.
+    /// Returns the number of offsets of `range` whose reservation is used.
     pub fn used_in<P: Platform>(&self, range: PageRange) -> u64 {
         self.used.count::<P>(range)
     }
@@ -125,7 +125,7 @@ impl<P: Platform> Drop for PendingReservation<P> {
 
 /// The reservations of a file, for its shared mappings.
 pub(crate) struct FileReserves {
-    /// The reserved offsets and those that have a page; see the module's documentation.
+    /// The offsets that are reserved or have a page; see the module's documentation.
     offsets: IndexSet,
 }
 

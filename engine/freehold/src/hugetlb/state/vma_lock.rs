@@ -33,7 +33,7 @@ pub(crate) struct HugetlbVma<P: Platform> {
     /// writing.
     moved: AtomicBool,
     /// True if the owner of the reservations has taken a shared page from this VMA because the pool had no
-    /// other. Accesses to absent pages then fail. Written under the page's fault mutex.
+    /// other page. Accesses to absent pages then fail. Written under the page's fault mutex.
     resv_unmapped: AtomicBool,
 }
 
