@@ -4,9 +4,9 @@
 //! the entry is still empty. A store first needs an anon_vma (`space/change/anon.rs`). `mthp.rs` maps several
 //! small pages at once, and `huge.rs` maps 2 MiB where no table is linked yet.
 //!
-//! `resolve` in `mod.rs` calls this file. The choice of the anon_vma is the only step that may need the mmap
-//! lock, and the fault then climbs to the next rung. `tests/fault/concurrent.rs` runs such faults
-//! concurrently in one VMA.
+//! `resolve` in `mod.rs` calls this file. Only the choice of the anon_vma may need the mmap lock; a fault
+//! that needs this lock climbs to the next rung. `tests/fault/concurrent.rs` runs such faults concurrently in
+//! one VMA.
 
 use super::{Access, FaultOutcome, vma_pte_flags, written};
 use crate::{

@@ -11,12 +11,13 @@
 //!
 //! No other task changes the range during these steps. The mmap lock is held for writing and the VMA is
 //! locked, which excludes faults and lookups. The tree of the VMA's anon_vma is locked, which excludes walks
-//! of the reverse map. A pin that takes no lock finds the table locked, closed entries, or no entries.
+//! of the reverse map. A pin that takes no lock finds a locked table, closed entries, or no entries.
 //!
-//! `look_at` decides for each entry. A page with any other reference must not be collapsed, because the
-//! holder would keep the old page. A missing page that a userfaultfd's pager supplies must not be filled with
-//! zeroes. `tests/huge/collapse.rs` tests both rules, and `rmap_walks_during_collapse_lose_no_page` in
-//! `shuttle_engine/collapse.rs` fails if walks are not excluded.
+//! `look_at` decides for each entry. A page with a reference besides those of page tables must not be
+//! collapsed, because the holder of that reference would keep the old page. A missing page that a
+//! userfaultfd's pager supplies must not be filled with zeroes. `tests/huge/collapse.rs` tests both rules,
+//! and `rmap_walks_during_collapse_lose_no_page` in `shuttle_engine/collapse.rs` fails if walks are not
+//! excluded.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::{

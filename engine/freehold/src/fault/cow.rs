@@ -12,7 +12,7 @@
 //! the lock (hazard C-2).
 //!
 //! The copy is installed only after no CPU can read the old page through this entry. Otherwise one thread
-//! could still read the old page after another thread has written to the new one (hazard C-21).
+//! could still read the old page after another thread has written to the copy (hazard C-21).
 //!
 //! `resolve` in `mod.rs` calls [`write_protect_fault`](AddressSpace::write_protect_fault) while a lock keeps
 //! the VMA unchanged. `freehold-vmspace/src/copy_on_write.rs` decides which frame may be written in place,

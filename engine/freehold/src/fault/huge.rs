@@ -12,8 +12,8 @@
 //! page.
 //!
 //! Each of the 512 frames has its own record, which counts references like the record of a small page.
-//! Splitting a huge page therefore replaces one entry by 512 and changes nothing else, even if the page is
-//! shared. Counting 512 references costs far less than zeroing 2 MiB. Each huge page comes with a
+//! Splitting a huge page therefore replaces one entry by 512 entries and changes nothing else, even if the
+//! page is shared. Counting 512 references costs far less than zeroing 2 MiB. Each huge page comes with a
 //! preallocated table, which is *deposited* with the upper table (`EntryGuard::deposit` of
 //! `freehold-pagetable`). A split links a deposited table, and therefore does not fail for lack of memory.
 //!

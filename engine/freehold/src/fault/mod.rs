@@ -19,19 +19,19 @@
 //! the most common fault a third of its time.
 //!
 //! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that several kinds
-//! of faults share. The other files serve one kind of fault each: `anon.rs`, `mthp.rs` and `huge.rs`
-//! anonymous memory, `file.rs` and `shmem_mthp.rs` files, `cow.rs` stores to pages that are mapped read-only,
-//! `special.rs` mappings with hooks, `stack.rs` growing stacks. `populate.rs` makes faults in advance, and
-//! `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools have their own files in `hugetlb/fault/`, and
-//! faults that a userfaultfd's pager serves in `uffd/fault.rs`. A new kind of object that a VMA can map gets
-//! a file here and an arm in `resolve`; a new kind of marker gets an arm in `marker_fault`.
-//! `hugetlb/fault/mod.rs`, `remote/page.rs` and `remote/pin.rs` treat a marker that they do not name as
-//! memory that cannot be accessed.
+//! of faults share. The other files serve one kind of fault each: anonymous memory in `anon.rs`, `mthp.rs`
+//! and `huge.rs`; files in `file.rs` and `shmem_mthp.rs`; stores to pages that are mapped read-only in
+//! `cow.rs`; mappings with hooks in `special.rs`; growing stacks in `stack.rs`. `populate.rs` makes faults in
+//! advance, and `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools have their own files in
+//! `hugetlb/fault/`. `uffd/fault.rs` has the faults that a userfaultfd's pager serves. A new kind of object
+//! that a VMA can map gets a file here and an arm in `resolve`; a new kind of marker gets an arm in
+//! `marker_fault`. `hugetlb/fault/mod.rs`, `remote/page.rs` and `remote/pin.rs` treat a marker that they do
+//! not name as memory that cannot be accessed.
 //!
 //! An attempt must not wait for a page, a frame or a pager while it holds a lock: it returns a
 //! `FaultOutcome`, and `handle_fault` waits without locks. An entry that was read without the table's lock is
-//! a hint and must be checked again under the lock. `docs/guide/faults.md` describes the whole; `tests/fault`
-//! runs concurrent faults.
+//! a hint and must be checked again under the lock. `docs/guide/faults.md` describes faults as a whole;
+//! `tests/fault` runs concurrent faults.
 
 mod anon;
 mod collapse;

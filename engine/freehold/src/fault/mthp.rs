@@ -7,8 +7,8 @@
 //!
 //! Linux allocates a block as contiguous memory (a folio of multi-size THP) and maps it by one entry for each
 //! small page. Programs can observe only those entries. Here each page therefore has its own frame, and code
-//! that removes, copies or shares a page does not need to know about blocks. A read maps only one zero page,
-//! and a copy is only one page, as without blocks.
+//! that removes, copies or shares a page does not need to know about blocks. As without blocks, a read maps
+//! only one zero page, and copy-on-write copies only one page.
 //!
 //! `anon.rs` calls [`block_fault`](AddressSpace::block_fault) for the first store to a page, while a lock
 //! keeps the VMA unchanged. [`Engine::set_blocks`](crate::engine::Engine::set_blocks) sets the sizes, which

@@ -258,8 +258,8 @@ pub(crate) fn check_access(flags: VmFlags, access: Access) -> Result<(), SegvCod
     if permits(flags, access) { Ok(()) } else { Err(SegvCode::Accerr) }
 }
 
-/// Returns true if a VMA's flags allow the access. A VMA that allows any access also allows reads, because
-/// page tables cannot permit other accesses without permitting reads.
+/// Returns true if a VMA's flags allow the access. A VMA that allows any access also allows reads, because a
+/// page-table entry that permits writes or execution also permits reads.
 pub(crate) fn permits(flags: VmFlags, access: Access) -> bool {
     if access.write {
         flags.contains(VmFlags::WRITE)

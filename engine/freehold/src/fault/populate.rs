@@ -48,7 +48,7 @@ enum Policy {
     /// All VMAs except those that are locked on fault; holes are skipped. The first failure ends the call; a
     /// VMA that allows no access also counts as a failure.
     All,
-    /// Like `All`, but a failure skips the rest of the VMA and continues with the next one.
+    /// Like `All`, but after a failure the call skips the rest of the VMA and continues with the next VMA.
     Leniently,
     /// Like `Leniently`, for locked VMAs only.
     Locked,

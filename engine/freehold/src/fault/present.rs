@@ -7,8 +7,8 @@
 //!
 //! Examples of such hardware are RISC-V with Svade and arm64 without FEAT_HAFDBS. A [`Format`] does not say
 //! whether the hardware sets the bits, because some kernels learn that only at boot. On hardware that sets
-//! the bits, a fault finds them missing only in the case of the first row, and then sets bits that the access
-//! is about to set anyway.
+//! the bits, a fault finds them missing only in the case of the table's first row. The fault then sets bits
+//! that the access is about to set anyway.
 //!
 //! `resolve` in `mod.rs` and the faults on huge pages of pools call
 //! [`present_fault`](AddressSpace::present_fault). The entry was found without the table's lock, so it must

@@ -78,7 +78,7 @@ impl<P: Platform> AddressSpace<P> {
         let Some(mut guard) = table.lock_linked() else { return FaultOutcome::Retry };
         match guard.get(address).kind(Level::Pte) {
             // The frame is unchanged. Only a revocation could have replaced the frame, and `asked.holds`
-            // returns true only if there was none.
+            // returns true only if there was no revocation.
             Kind::Leaf { flags, .. } if flags.contains(PteFlags::SPECIAL) && asked.holds(&rcu) => {
                 guard.grant(address, WRITTEN);
                 FaultOutcome::Done

@@ -3,8 +3,8 @@
 //!
 //! `fill` is called by faults, by `populate.rs`, by MADV_COLLAPSE and by remote access, when an attempt has
 //! returned `FaultOutcome::Fill`. The caller must hold no lock, because the page may be read from storage.
-//! `poison_fault` is called by `marker_fault` in `mod.rs`. A new error of a fill needs an arm here, which
-//! decides the signal. `tests/rmap/failure.rs` tests accesses to failed memory.
+//! `poison_fault` is called by `marker_fault` in `mod.rs`. A new error of a fill needs an arm here that
+//! selects the signal. `tests/rmap/failure.rs` tests accesses to failed memory.
 
 use crate::{
     VirtAddr,
