@@ -85,8 +85,9 @@ impl<P: Platform> Userfaultfd<P> {
     /// Linux returns EAGAIN together with the number.
     ///
     /// In a private mapping of shared memory the copy is private; in a shared mapping the copy becomes the
-    /// file's page. A huge page of a pool uses its reservation or an unreserved page. If there is neither,
-    /// the call fails with [`UffdError::OutOfMemory`].
+    /// file's page. A huge page of a pool comes from the reservation for its offset or from the unreserved
+    /// pages. If there is neither a reservation nor an unreserved page, the call fails with
+    /// [`UffdError::OutOfMemory`].
     ///
     /// # Errors
     ///
@@ -379,10 +380,10 @@ impl<P: Platform> Filler<'_, P> {
         if self.wp { (rights - PteFlags::WRITE) | PteFlags::UFFD_WP } else { rights }
     }
 
-    /// Returns true if a page may be put in place of the entry `found`. A page with contents may replace a
-    /// marker: of a write-protected page, a guard, or a page that was declared lost. The zero page and a
-    /// declaration of loss must not replace a marker. A page that is moving, or whose memory failed, counts
-    /// as present.
+    /// Returns true if a page may be put in place of the entry `found`. A page with contents may replace the
+    /// marker of a write-protected page, of a guard page, or of a page that was declared lost. The zero page
+    /// and a declaration of loss must not replace a marker. A page that is moving, or whose memory failed,
+    /// counts as present.
     pub(super) fn is_vacant(&self, vma: &Vma<P>, found: Pte<P::Format>, level: Level) -> bool {
         let has_contents = match self.source {
             Source::Bytes(_) | Source::Cached => true,
@@ -540,8 +541,8 @@ pub(super) fn prepare<P: Platform>(
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Read-locks the VMA at `at`, if `fits` accepts it. With `anon_vma`, also makes sure that a VMA with
-    /// private pages has an anon_vma.
+    /// Read-locks the VMA at `at`, if `fits` accepts the VMA. With `anon_vma`, also makes sure that a VMA
+    /// with private pages has an anon_vma.
     ///
     /// # Locks
     ///

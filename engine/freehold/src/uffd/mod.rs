@@ -8,7 +8,7 @@
 //! 3. `event.rs`: messages about changes;
 //! 4. `uffd/fault.rs`: the faulting side;
 //! 5. `register.rs`, `fill.rs`, `fill_huge.rs`, `protect.rs`, `move_pages.rs`: the operations of the pager. A
-//!    new operation gets a file here, and a flag in [`RangeIoctls`], which registration reports.
+//!    new operation gets a file here, and a flag in [`RangeIoctls`], the set that registration returns.
 //!
 //! The tests are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
 //!

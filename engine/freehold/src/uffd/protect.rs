@@ -3,8 +3,8 @@
 //!
 //! An entry with [`UFFD_WP`](freehold_pagetable::PteFlags::UFFD_WP) never has write permission. Code that
 //! grants this permission checks the bit under the table's lock. The permission and the bit change in one
-//! exchange. When the call returns, no TLB holds the old permission, even if another call removed it (hazard
-//! C-53).
+//! exchange. When the call returns, no TLB holds the old permission, even if another call removed the
+//! permission from the entry (hazard C-53).
 //!
 //! The bit and the markers may exist only in VMAs with the flag `UFFD_WP`; `AddressSpace::check` tests this.
 //! `freehold-vmspace` changes the entries, and this file walks the VMAs. A range may have any length, so the

@@ -274,8 +274,8 @@ impl<P: Platform> WriteGuard<'_, P> {
             let part = vma.range().intersection(range);
             at = part.end();
             let (old, new) = (vma.flags(), (vma.flags() - VmFlags::UFFD) | flags);
-            // The VMA is registered for these flags already, or is not registered and need not be: there is
-            // nothing to do.
+            // The VMA is registered for these flags already, or is not registered and is not to be
+            // registered: there is nothing to do.
             let enough = !flags.is_empty() && old.contains(flags);
             if enough || (flags.is_empty() && !old.intersects(VmFlags::UFFD)) {
                 continue;
@@ -314,8 +314,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Removes a context that is about to close from every VMA. A merge of VMAs that become alike needs
-    /// memory, and is skipped if there is none (hazard C-55).
+    /// Removes a context that is about to close from every VMA. Merging VMAs that become alike needs memory.
+    /// If there is no memory, the merge is skipped (hazard C-55).
     pub(crate) fn clear_uffd(&self, context: &Counted<Context<P>>) {
         let mut at = 0;
         while let Some(vma) = self.next(at) {

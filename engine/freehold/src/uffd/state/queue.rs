@@ -21,9 +21,9 @@
 //! sleep on it. A task whose own word is unchanged sleeps again.
 //!
 //! Readers, and tasks that poll, sleep on another counter, the `bell`. Such a task takes the lock, checks the
-//! lists, reads the bell and arms it. A task that has queued its waiter increments the bell if it is armed,
-//! and wakes all tasks that sleep on it. Either the reader finds the waiter, or the bell has changed or
-//! changes while the reader sleeps.
+//! lists, reads the bell and arms it. A task that has queued its waiter increments the bell if the bell is
+//! armed, and wakes all tasks that sleep on the bell. Either the reader finds the waiter, or the bell changes
+//! before the reader sleeps or while it sleeps.
 //!
 //! No task may sleep, allocate, free or wake a task under the queue's lock, which is a spin lock of rank
 //! `Leaf`. The tests are `uffd::sleepers` and `uffd::polls` (`engine/freehold/tests`), and
@@ -199,7 +199,7 @@ impl<P: Platform> Lists<P> {
         waiter.word.store(WOKEN, Release);
     }
 
-    /// Releases all waiters of a list whose fault is in `range`, and all events.
+    /// Releases those waiters of the list `place` that have an event, or a fault in `range`.
     fn release_in(&mut self, place: WaiterState, range: UserRange, woken: &mut Woken) {
         let mut at = self.list(place).map_or(null(), |list| list.first);
         // SAFETY: the pointer is null or refers to a member. The member's task takes the lock before the
