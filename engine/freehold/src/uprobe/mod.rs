@@ -138,8 +138,8 @@ impl Hit {
 
 impl<P: Platform> AddressSpace<P> {
     /// Returns the probe that begins at `addr`. Called by the handler of a breakpoint trap. Returns `None` if
-    /// there is no probe, or if the probe was removed. If memory at `addr` contains no breakpoint by then,
-    /// the program can continue at `addr`.
+    /// there is no probe, or if the probe was removed. If the memory at `addr` no longer contains a
+    /// breakpoint, the program can continue at `addr`.
     ///
     /// Many threads may hit one probe concurrently, because this function writes no shared memory.
     ///
@@ -318,7 +318,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Updates the page `index` in all mappings, so that it contains the breakpoints of the registry. Called
-    /// under the content lock and a grace period after the registry changed.
+    /// under the content lock, after the grace period that follows a change of the registry.
     fn settle_all(&self, index: PageIndex) -> Result<(), NoMemory> {
         loop {
             let (mut moving, mut result) = (None, Ok(()));

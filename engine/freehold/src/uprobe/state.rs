@@ -5,7 +5,7 @@
 //! | the list is replaced | the file's content lock for writing | an RCU guard, or the content lock for writing |
 //! | `leaving` is set, and never cleared | the same | the same |
 //!
-//! If a file has no probes, a reader only loads one word, which is not written.
+//! If a file has no probes, a reader loads only one word, and no task writes this word.
 //!
 //! The registry is a field of a file's home (`rmap/tree/root.rs`). `mod.rs` changes the registry, and faults
 //! read the registry through `wants` and `read`. This file is a layer below files, so it does not use VMAs or
@@ -47,7 +47,8 @@ pub(crate) struct Probe {
     offset: u64,
     /// The bytes that replace the original bytes.
     breakpoint: ArrayVec<u8, MAX_BYTES>,
-    /// Bytes that the file contained there; at least as long as the breakpoint.
+    /// Bytes that the file contained at `offset` when the probe was added. At least as long as the
+    /// breakpoint.
     pub(crate) original: ArrayVec<u8, MAX_BYTES>,
     /// True if the probe is being removed.
     pub(crate) leaving: AtomicBool,
