@@ -1,10 +1,10 @@
 //! Mappings without an MMU, and the set of mappings of one address space, ordered by address.
 //!
-//! An [`Area`] corresponds to a VMA with an MMU, and [`Areas`] to the tree of VMAs. The lock of a space (the
-//! field `areas` of [`NoMmuSpace`](super::NoMmuSpace)) guards the tree and its mappings: lookups hold the
-//! lock for reading, and changes hold it for writing. The frames of a mapping belong to its region
-//! (`region.rs`), which other mappings may use too. An area is therefore dropped only after the space's lock
-//! is released, because that can free the region.
+//! An [`Area`] is the counterpart of a VMA, and [`Areas`] is the counterpart of the tree of VMAs. The lock of
+//! a space (the field `areas` of [`NoMmuSpace`](super::NoMmuSpace)) guards the tree and its mappings: lookups
+//! hold the lock for reading, and changes hold it for writing. The frames of a mapping belong to its region
+//! (`region.rs`), which other mappings may use too. Dropping an area can free its region, so an area is
+//! dropped only after the space's lock is released.
 //!
 //! `NoMmuSpace::check`, which tests call, checks the counters and that each mapping lies in its region.
 #![expect(unsafe_code, reason = "mappings are linked by pointers")]

@@ -16,16 +16,16 @@
 //! file has a second tree of the regions that are found through the file, ordered by page (`regions.rs`). A
 //! copy that several mappings share keeps its contents until the last mapping is unmapped, even if the file
 //! is written. The pages of a file lie in contiguous frames in two cases:
-//! - The file is shared memory whose pages are all allocated together. The first mapping without an MMU does
-//!   this if the file has no pages yet ([`Mapping::lay_out`](crate::file::Mapping::lay_out)).
+//! - The file is shared memory whose pages are all allocated together. If the file has no pages yet, the
+//!   first mapping allocates them together ([`Mapping::lay_out`](crate::file::Mapping::lay_out)).
 //! - The backing store of the file is itself memory and provides its frames
 //!   ([`Pager::in_memory`](crate::file::Pager::in_memory)).
 //!
 //! A file cannot lose a page that is part of a shared mapping. Truncation fails with
 //! [`FillError::Busy`](crate::file::FillError::Busy) (ETXTBSY) if it would cut off even one byte of a mapped
 //! page. Other mappings keep their frames when the file loses its pages. `area.rs` has the mappings of a
-//! space, and `mmap.rs` and `munmap.rs` the calls that change them. A new call gets a file beside these two;
-//! queries are in this file.
+//! space, and `mmap.rs` and `munmap.rs` have the calls that change the mappings. A new call gets its own
+//! file; queries are in this file.
 //!
 //! # Locks
 //!
@@ -40,10 +40,10 @@
 //!    the file may have to be read. If two tasks make the same copy, the later task uses the existing region
 //!    and drops its own copy.
 //! 2. **Pages in place are looked up and linked in one hold of the invalidate lock for reading.** Truncation
-//!    and hole punching hold the invalidate lock for writing. Both operations check the tree for such pages
-//!    before they change the file. Either the mapping is already in the tree and the truncation is refused,
-//!    or the mapping finds that the pages are removed. The check does not change the tree, so it holds the
-//!    i_mmap lock for reading, and checks of one file run concurrently.
+//!    and hole punching hold the invalidate lock for writing. Both operations check the tree for pages in
+//!    place before they change the file. Either the mapping is already in the tree and the truncation is
+//!    refused, or the mapping finds that the pages are removed. The check does not change the tree, so it
+//!    holds the i_mmap lock for reading, and checks of one file run concurrently.
 //! 3. **A region is created before the space is locked and released after the space is unlocked.** No page is
 //!    read, zeroed or copied while a lock of an address space is held.
 //!
@@ -53,7 +53,7 @@
 //! (`Mapping.regions`). A truncation, a hole punch or a memory failure queries this tree
 //! (`FileRegions::may_lose`) before it removes a page. The part of a region that a file uses is therefore in
 //! `nommu/state`, below files. In the other direction, this module links regions into the file's tree and
-//! finds texts in it. In addition, mapping a file uses private items:
+//! finds texts in that tree. In addition, mapping a file uses private items:
 //!
 //! | item | purpose |
 //! | --- | --- |

@@ -17,7 +17,7 @@
 //! `regions.rs` has the set of all regions. For a new mapping, that file reuses a linked region
 //! ([`RegionUse::another`]), or creates a region ([`Region::alone`]) and links it ([`RegionUse::link`]).
 //! `munmap.rs` cuts a single region ([`RegionUse::change`]). `state/file_regions.rs` has the part of a region
-//! that a file sees.
+//! that a file uses.
 //!
 //! A mapping holds a `RegionUse`. Dropping the last `RegionUse` of a region takes the regions' lock, destroys
 //! the region and frees its frames, so a mapping is dropped only after the lock of its space is released
@@ -69,7 +69,7 @@ pub(crate) struct Region<P: Platform> {
 }
 
 impl<P: Platform> Region<P> {
-    /// Creates a region with one user that is not in a tree.
+    /// Creates a region that has one user and is not in a tree.
     pub fn alone(
         regions: &Counted<Regions<P>>,
         run: Run<P>,

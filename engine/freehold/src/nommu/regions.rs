@@ -1,7 +1,7 @@
 //! The set of all regions of a machine without an MMU.
 //!
 //! The set finds a copy that a new mapping can share, and counts regions and pages. `region.rs` describes one
-//! region, and `state/file_regions.rs` describes the second tree that a file has of its regions.
+//! region, and `state/file_regions.rs` describes the tree that contains the regions of one file.
 //!
 //! One lock (nommu_region_sem) guards the tree of addresses and the user counts of all regions. In the lock
 //! order this lock comes after the space's lock and before the i_mmap lock of a file. No page is read, zeroed

@@ -48,8 +48,8 @@ unsafe impl IntervalAdapter for ByPage {
 }
 
 /// The regions of one file that must be found through the file, ordered by page: copies that can be shared,
-/// and pages that the file must not lose. This tree corresponds to the tree of VMAs with an MMU. The lock
-/// over the tree has the rank and the name of the i_mmap lock:
+/// and pages that the file must not lose. With an MMU, each file has a tree of VMAs instead. The lock over
+/// the tree has the rank and the name of the i_mmap lock:
 ///
 /// | i_mmap lock held | right |
 /// | --- | --- |
