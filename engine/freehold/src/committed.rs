@@ -192,7 +192,8 @@ impl<H: Host> CommittedMemory<H> {
     fn add_within(&self, pages: u64, more: u64, limit: u64) -> Result<(), Overcommitted> {
         let mut total = self.total.load(Relaxed);
         loop {
-            // While the policy is `Never`, only tasks that still see an older policy change the cells.
+            // While the policy is `Never`, the cells are changed only by tasks that still see an older
+            // policy.
             let committed = total.wrapping_add_signed(self.cells.sum()) as i64;
             if more != 0 && (committed.max(0) as u64).saturating_add(more) > limit {
                 return Err(Overcommitted);

@@ -110,8 +110,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The locks of a [range writer](crate::space::locking#writers), killably; to shrink, the locks of
-    /// [`munmap`](Self::munmap). Afterwards, if the heap is locked in memory, the locks of faults.
+    /// The locks of a [range writer](crate::space::locking#writers), killably; if the heap shrinks, the locks
+    /// of [`munmap`](Self::munmap). If the heap is locked in memory, afterwards also the locks of faults.
     ///
     /// # Examples
     ///
@@ -152,8 +152,8 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Acquires the right to move the break to `to`. A range writer claims the pages to be mapped or
     /// unmapped, and is the only task that moves the break. The exclusive writer waits until no munmap is
-    /// closing one of these pages. Also returns the plan, which is computed once, because limits may change
-    /// at any time.
+    /// closing one of these pages. Also returns the plan. The plan is computed only once, because limits may
+    /// change at any time.
     fn write_heap<'s>(
         &'s self,
         state: &'s RangeWriterState,

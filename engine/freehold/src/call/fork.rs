@@ -8,9 +8,9 @@
 //! fork visits the VMAs in ascending order. For each VMA it creates the VMA of the child, inserts the new VMA
 //! into the file's interval tree immediately behind the parent's, and copies the entries. A writable entry
 //! becomes read-only on both sides, under both tables' locks. The parent's CPUs may still store through stale
-//! TLB entries until the flush. The flush happens before any of the parent's locks is released. Entries that
-//! faults can recreate are not copied: pages of files and the zero page in VMAs that never had an anonymous
-//! page.
+//! TLB entries until the flush. The flush happens before any of the parent's locks is released. If a VMA
+//! never had an anonymous page, its entries are not copied: they map pages of files or the zero page, and
+//! faults can recreate them.
 //!
 //! A pinned page stays the parent's own, and the child gets a copy (hazard C-57). The copy is made after the
 //! flush, while the parent's VMAs are still locked. No CPU stores to the page during the copy, so the child
@@ -19,11 +19,11 @@
 //! A failure leaves a consistent, partial child, which is dropped like any other address space. Pages become
 //! exclusive to the parent again as soon as the child's references are dropped (hazard C-64).
 //!
-//! `copy_entries` of `freehold-vmspace` copies the entries of small pages, and `hugetlb/moves.rs` those of
-//! huge pages of pools. `tests/fork` and `shuttle_engine/fork.rs` compare the memory of parent and child.
-//! Without the flush, `no_cached_translation_is_left_when_a_call_returns` fails. A new setting of an address
-//! space needs a line in `new_child` or `copy_into` if children inherit it. A new kind of entry that faults
-//! cannot recreate needs a VMA flag in `has_entries_to_copy`.
+//! `copy_entries` of `freehold-vmspace` copies the entries of small pages, and `hugetlb/moves.rs` copies the
+//! entries of huge pages of pools. `tests/fork` and `shuttle_engine/fork.rs` compare the memory of parent and
+//! child. Without the flush, `no_cached_translation_is_left_when_a_call_returns` fails. A new setting of an
+//! address space needs a line in `new_child` or `copy_into` if children inherit it. A new kind of entry that
+//! faults cannot recreate needs a VMA flag in `has_entries_to_copy`.
 
 use crate::space::{
     AddressSpace, SpaceConfig,

@@ -1,9 +1,9 @@
 //! PR_SET_MEMORY_MERGE: allows equal pages of a program to be merged with other pages. The engine only
 //! records the setting and does not search for equal pages.
 //!
-//! The setting is the flag `MERGEABLE` in `default_flags` of the address space, from which mmap and brk take
-//! flags for new VMAs. A mapping that cannot be merged does not get the flag ([`with_mergeable`]).
-//! `madvise/flags.rs` sets and clears the flag of single VMAs.
+//! The setting is the flag `MERGEABLE` in `default_flags` of the address space. mmap and brk give the flags
+//! in `default_flags` to new VMAs. A mapping that cannot be merged does not get the flag
+//! ([`with_mergeable`]). `madvise/flags.rs` sets and clears the flag of single VMAs.
 //!
 //! `default_flags` also contains the lock flags of mlockall. The mmap lock, held for writing, guards the
 //! word, and a call that changes one kind of flag must keep the other kind. `tests/mmap/merging.rs` tests
@@ -27,7 +27,7 @@ const NOT_MERGEABLE: VmFlags = VmFlags::SPECIAL
     .union(VmFlags::HUGETLB)
     .union(VmFlags::DROPPABLE);
 
-/// Returns true if memory with these flags, of this object, can be [`MERGEABLE`](VmFlags::MERGEABLE).
+/// Returns true if memory of this object with these flags can be [`MERGEABLE`](VmFlags::MERGEABLE).
 pub(super) fn may_merge<P: Platform>(flags: VmFlags, object: &Object<P>) -> bool {
     !flags.intersects(NOT_MERGEABLE) && !object.is_direct()
 }

@@ -171,9 +171,9 @@ impl<P: Platform> AddressSpace<P> {
         done
     }
 
-    /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found,
-    /// and may lie below the range, where the VMA may merge with a neighbour. A range writer would not have
-    /// claimed these addresses, so the change needs the exclusive writer.
+    /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found.
+    /// The start may lie below the range, and the VMA may merge with a neighbour there. A range writer would
+    /// not have claimed the addresses below the range, so the change needs the exclusive writer.
     #[cold]
     #[inline(never)]
     fn protect_growing(
@@ -277,7 +277,7 @@ impl<P: Platform> Protection<'_, P> {
         Ok(())
     }
 
-    /// Changes the rights of `vma`, which contains huge pages and covers `part`, and of its entries.
+    /// Changes the rights of `vma` and of its entries in `part`. `vma` contains huge pages and covers `part`.
     #[cold]
     fn change_huge(&mut self, guard: &WriteGuard<'_, P>, vma: &Vma<P>, part: UserRange, new: VmFlags) {
         let right = guard.lock_vma(vma);

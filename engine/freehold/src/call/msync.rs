@@ -53,7 +53,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for reading, killably, which is released while a file is written. Then the file's locks.
+    /// The mmap lock for reading, killably; while a file is written, only the file's locks.
     ///
     /// # Examples
     ///

@@ -3,10 +3,10 @@
 //!
 //! Several parts are installed in one step under the mmap lock for writing: all of them, or none. Everything
 //! that can fail comes before the first insertion. `file/kinds/special.rs` has the object that such a VMA
-//! maps and its hooks, and `fault/special.rs` its faults. Special mappings of device files are created by
-//! mmap (`mmap/driver.rs`). A flag that an embedder may pass must be in `ALLOWED`. `tests/special/vdso.rs`
-//! has the tests, and `special_mapping_refuses_flags_of_other_memory` in `tests/every_call/edges.rs` tests
-//! the refused flags.
+//! maps, and the hooks. `fault/special.rs` handles faults in such a VMA. Special mappings of device files are
+//! created by mmap (`mmap/driver.rs`). A flag that an embedder may pass must be in `ALLOWED`.
+//! `tests/special/vdso.rs` has the tests, and `special_mapping_refuses_flags_of_other_memory` in
+//! `tests/every_call/edges.rs` tests the refused flags.
 
 use crate::{
     PAGE_SIZE,

@@ -1,9 +1,9 @@
 //! Loom tests of [`CommittedMemory`]: tasks that commit memory concurrently under a limit on the sum.
 //!
 //! `model` runs each test with every interleaving of its two threads. The assertions are the oracle: the sum
-//! stays within the limit, a request that fits is not refused because another request is, and no page stays
-//! committed at the end. To add a case, write a test with `limited` and `commits`; a third thread makes the
-//! model much slower.
+//! stays within the limit, a refused request does not make another request fail, and no page stays committed
+//! at the end. To add a case, write a test with `limited` and `commits`; a third thread makes the model much
+//! slower.
 
 use super::{CommittedMemory, Overcommit};
 use freehold_sync::testing::{LoomHost, model};

@@ -23,8 +23,9 @@ pub enum HugePages {
 }
 
 settings! {
-    /// Sizes of blocks of anonymous memory that a first store installs if it installs no huge page, like
-    /// /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB (multi-size THP).
+    /// Sizes of the blocks of anonymous memory that a first store installs, unless it installs a huge page.
+    /// Corresponds to /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB
+    /// (multi-size THP).
     ///
     /// A store installs the largest block that has one of these sizes and contains the address. The block
     /// must be aligned to its size, lie within the VMA, and be empty so far. If no block fits, the store

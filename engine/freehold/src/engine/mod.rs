@@ -4,8 +4,8 @@
 //! Each setting is a word that is read and written on its own, without a lock. A change applies at once to
 //! all address spaces, and does not affect existing mappings. A new setting that can change must be such a
 //! word too, because a fault reads settings without a lock. The setting needs an initial value in
-//! `config.rs`, and a new field of [`Engine`] a line in `announce!`, which names the field in reports of the
-//! simulation.
+//! `config.rs`. A new field of [`Engine`] needs a line in `announce!`, which names the field in reports of
+//! the simulation.
 //!
 //! Files are a lower layer than the engine. State that they need is therefore in [`Files`] (`file/files.rs`),
 //! to which the engine refers. `config.rs` has the initial settings, and `trim.rs` frees memory that is kept
@@ -64,9 +64,9 @@ use freehold_vmspace::{Memory, PageCount, VmSpace};
 /// assert_eq!(engine.hugetlb_lock_stats().unwrap().read.acquired, 0);
 /// assert_eq!(engine.hugetlb_fault_stats().unwrap().write.acquired, 0);
 /// ```
-// Aligned to a cache line, so that faults, which read the engine, do not share a line with the reference
-// count. The count lies before the engine in memory, and is written whenever an address space is created or
-// dropped.
+// Aligned to a cache line, so that the fields, which faults read, do not share a line with the
+// reference count. The count lies before the engine in memory, and is written whenever an address space is
+// created or dropped.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     /// The memory of all VMAs. Has locks of its own.
@@ -97,8 +97,8 @@ pub struct Engine<P: Platform> {
 
 impl<P: Platform> Engine<P> {
     /// Creates the shared state. The engine owns the platform; [`platform`](Self::platform) lends it. A
-    /// kernel that uses the platform elsewhere makes it a reference-counted value, or a value without state
-    /// that refers to statics.
+    /// kernel that also uses the platform elsewhere makes the platform a reference-counted value, or a
+    /// stateless value that refers to statics.
     ///
     /// Address spaces, files and pins have references to the engine or to its files. The platform is dropped,
     /// and the last frames are freed, when the last of these references is dropped.
@@ -308,8 +308,8 @@ impl<P: Platform> Engine<P> {
         self.reclaims_tables.load(Relaxed)
     }
 
-    /// Sets whether MADV_DONTNEED frees the page tables that it empties: Linux does so since 6.14
-    /// (CONFIG_PT_RECLAIM). A program can observe the setting, because a store installs a huge page only
+    /// Sets whether MADV_DONTNEED frees the page tables that it empties. Linux has freed such tables since
+    /// 6.14 (CONFIG_PT_RECLAIM). A program can observe the setting, because a store installs a huge page only
     /// where no table is present.
     ///
     /// # Examples

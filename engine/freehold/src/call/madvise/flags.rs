@@ -2,8 +2,8 @@
 //!
 //! The call is a range writer, or the exclusive writer (`space/locking.rs`). A VMA of which only a part
 //! changes is split, and parts that become equal to their neighbours merge (`modify` in
-//! `space/change/split_merge.rs`). No page table entry changes. A new advice of this kind needs its rule in
-//! `advised_flags`, which otherwise leaves the flags as they are. The model's `madvise.rs` and
+//! `space/change/split_merge.rs`). No page table entry changes. A new advice of this kind needs a rule in
+//! `advised_flags`; without a rule, the flags stay as they are. The model's `madvise.rs` and
 //! `lab/freehold-model/cases/flags-split-merge.txt` have the rules.
 
 use super::advice::{Advice, check_seal, fail_on_hole};

@@ -8,7 +8,7 @@
 //! | changes flags, and may split and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
 //! | unmaps pages or replaces them by guards | `pages.rs`, `guard.rs` | the VMA's own lock if the range lies in one VMA; otherwise the mmap lock for reading |
 //! | injects memory failures | `failure.rs` | none is held; each page is looked up as for a read |
-//! | collapses small pages | `collapse.rs` | mmap lock for reading while VMAs are checked; then for writing, 2 MiB at a time; for shared memory then again for reading |
+//! | collapses small pages | `collapse.rs` | mmap lock for reading while VMAs are checked, and for writing for each 2 MiB; pages of shared memory are mapped under the lock held for reading |
 //! | concerns pages of files | `file.rs` | mmap lock for reading during the lookup; none during operations on the file |
 //! | faults in pages | `fault/populate.rs` | the VMA's own lock or the mmap lock for reading, per batch of pages |
 //!
@@ -22,10 +22,10 @@
 //! - A line in `advice!` (`advice.rs`) with Linux's number, and an arm in `AddressSpace::madvise` that calls
 //!   the file of its kind. A new kind also needs a row in the table above and in
 //!   `docs/reference/operations.md`.
-//! - An entry in `check_seal` if the advice discards pages, and in `process.rs` if it may be given to other
-//!   processes.
+//! - An entry in `check_seal` if the advice discards pages, and in `process.rs` if a process may give the
+//!   advice about the memory of another process.
 //! - Tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or a similar file, and a line in
-//!   `tests/sweep/ops/advice.rs`, which makes its allocations fail.
+//!   `tests/sweep/ops/advice.rs`, by which the sweep makes the allocations of the advice fail.
 //! - For the model: its rule in `freehold-model/src/model/madvise.rs`, and in
 //!   `freehold-model/src/model/seal.rs` if the advice discards pages; its number in
 //!   `freehold-model/src/generate.rs` and `freehold-model/src/script.rs`, which generate random calls, and in
@@ -90,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
     /// | --- | --- |
     /// | changes flags | those of a [range writer](crate::space::locking#writers) |
     /// | unmaps pages, or replaces them by guards | the VMA's own lock for reading if the range lies in one VMA; otherwise the mmap lock for reading |
-    /// | [`Collapse`](Advice::Collapse) | the mmap lock for reading while a VMA is checked; then for writing, 2 MiB at a time; for shared memory then again for reading |
+    /// | [`Collapse`](Advice::Collapse) | the mmap lock for reading while a VMA is checked, and for writing for each 2 MiB; pages of shared memory are mapped under the lock held for reading |
     /// | [`WillNeed`](Advice::WillNeed), [`Remove`](Advice::Remove) | the mmap lock for reading during the lookup; no lock of the address space during operations on the file |
     /// | [`PopulateRead`](Advice::PopulateRead), [`PopulateWrite`](Advice::PopulateWrite), [`HwPoison`](Advice::HwPoison), [`SoftOffline`](Advice::SoftOffline) | for each page those of a fault |
     ///

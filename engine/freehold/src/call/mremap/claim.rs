@@ -1,10 +1,11 @@
 //! Acquires the right to resize or move a mapping, as the exclusive writer or as a range writer.
 //!
-//! To resize a mapping in place, a range writer claims its VMA, and the part to be unmapped or the hole
-//! behind it. To move a mapping that has no room to grow, a range writer claims its VMA and a hole elsewhere.
-//! Moves to an address that the caller names need the exclusive writer. Moves of some mappings also need the
-//! exclusive writer, because such a move changes more than page-table entries. These mappings are huge pages
-//! of a pool, segments, special mappings, and memory registered with a userfaultfd.
+//! To resize a mapping in place, a range writer claims the VMA of the mapping, and either the part to be
+//! unmapped or the hole behind the VMA. To move a mapping that has no room to grow, a range writer claims the
+//! VMA and a hole elsewhere. Moves to an address that the caller names need the exclusive writer. Moves of
+//! some mappings also need the exclusive writer, because such a move changes more than page-table entries.
+//! These mappings are huge pages of a pool, segments, special mappings, and memory registered with a
+//! userfaultfd.
 //!
 //! The limits are reserved before the range is claimed (`limit_demand`). The limit on locked pages is
 //! reserved after the claim, because only the claimed VMA shows whether it is locked. Every failed claim

@@ -1,6 +1,6 @@
 //! Conversions of errors: the steps of mremap fail with errors of munmap, of mmap's search for an address,
 //! and of splits. `mod.rs` returns them as [`MremapError`]. The errno numbers must be those of mremap on
-//! Linux, which the model's `mremap.rs` has.
+//! Linux; the model's `mremap.rs` also has these numbers.
 
 use crate::{
     error::{MmapError, MremapError, MunmapError},

@@ -445,9 +445,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let attrs = moved_attrs(source, request);
         // One change of the tree for the target, and one for the source.
         self.reserve(2)?;
-        // The source will be unmapped. All resources for that are allocated before any entry moves. The
-        // source is a separate VMA by now, and the target does not merge with it, so that the gathered set
-        // stays valid.
+        // The source will be unmapped. All resources for its removal are allocated before any entry moves.
+        // The source is a separate VMA by now, and the target does not merge with it, so that the gathered
+        // set stays valid.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
             false => Some(self.gather(&UnmapRange::trusted::<P>(from))?),
