@@ -14,7 +14,7 @@ macro_rules! feature {
 
         impl $name {
             /// Returns the value, or `None` if the crate does not have the feature.
-            // Always inlined: a caller that does not see the constant keeps the code.
+            // Always inlined, because the compiler removes the caller's code only if it sees the constant.
             #[inline(always)]
             pub(crate) fn get() -> Option<Self> {
                 #[cfg(feature = $feature)]

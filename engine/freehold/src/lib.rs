@@ -114,7 +114,7 @@
 //! engine.
 #![no_std]
 #![deny(unsafe_code)]
-// If a feature is off, functions that only the public calls of the feature use are unused code.
+// If a feature is off, the functions that serve only its public calls are unused.
 #![cfg_attr(
     not(all(
         feature = "hugetlb",

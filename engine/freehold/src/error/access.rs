@@ -1,8 +1,8 @@
 //! Errors of calls that access the memory of another process, report about an address space, set the bounds
 //! of its arguments, move the stack, or pin pages. `remote/`, `report/`, `space/arguments.rs` and
 //! `call/stack_move.rs` return these errors. `mod.rs` describes the macros and the messages. A new variant of
-//! [`AccessError`] also needs an arm in the conversion to [`PinError`] below, and in that to `MadviseError`
-//! (`call/madvise/failure.rs`).
+//! [`AccessError`] also needs an arm in the conversion to [`PinError`] below, and in the conversion to
+//! `MadviseError` (`call/madvise/failure.rs`).
 
 use super::{Errno, NoMemory};
 use freehold_sync::Killed;
@@ -44,8 +44,8 @@ plain_error! {
 verb_error! {
     /// Reason why a stack could not be moved.
     StackMoveError {
-        /// No stack starts there, or the distance is not a multiple of a page or leads below the lowest
-        /// address.
+        /// No stack starts there, the distance is not a whole number of pages, or the new place lies below
+        /// the lowest address.
         Invalid => EINVAL,
         /// Another mapping lies between the new place and the old one.
         Occupied => EFAULT,

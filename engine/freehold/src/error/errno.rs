@@ -1,7 +1,7 @@
 //! Errno numbers ([`Errno`]), and the trait of all errors that have an errno number ([`ToErrno`]).
 //!
 //! The errors themselves, with the number of each variant, are in the other files of this folder. A number
-//! that no error has used so far needs a line in `errnos!`; its text is what `Display` prints.
+//! that no error has used so far needs a line in `errnos!`; `Display` prints the text of that line.
 
 use core::fmt;
 use freehold_sync::{Interrupted, Killed, error::write_message};

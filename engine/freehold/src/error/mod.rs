@@ -4,7 +4,7 @@
 //! distinguish. The method `errno` returns the number for a system call. The trait [`ToErrno`] returns the
 //! same number, for code that is generic over the operation. This file has the errors of most calls of
 //! `call/`, of mincore and population, and of seals and probes. The other errors are in `access.rs`,
-//! `fill.rs`, `migrate.rs`, `settings.rs` and `uffd.rs`, and those of faults in `fault/outcome.rs`.
+//! `fill.rs`, `migrate.rs`, `settings.rs` and `uffd.rs`. The errors of faults are in `fault/outcome.rs`.
 //!
 //! The first paragraph of a variant's documentation is the message of the error. The paragraph must be one
 //! sentence without links and without names in backticks; otherwise the build fails.
@@ -99,7 +99,7 @@ pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 to_errno!(FillError, UffdReadError);
 
 impl FillError {
-    /// Returns the number that a system call which reads, writes or truncates a file returns for this error.
+    /// Returns the errno number of this error for system calls that read, write or truncate a file.
     ///
     /// # Examples
     ///
@@ -406,7 +406,7 @@ plain_error! {
 }
 
 verb_error! {
-    /// Reason why the pages that a mapping of a file shows could not be replaced by other pages of the file.
+    /// Reason why a mapping of a file could not be replaced by a mapping of other pages of the file.
     RemapFilePagesError {
         /// The range is empty or overflows, rights were given, or the range is not a mapping of one shared
         /// file.

@@ -46,8 +46,8 @@ unkillable_error! {
 plain_error! {
     /// Reason why memory that is both writable and executable was not forbidden.
     MdweError {
-        /// A bit is unknown, or the bits request that children do not inherit the restriction, but not the
-        /// restriction itself.
+        /// A bit is unknown, or the bits exempt children from the restriction without requesting the
+        /// restriction.
         Invalid => EINVAL,
         /// An earlier call made a different setting, which cannot be changed any more.
         NotPermitted => EPERM,
