@@ -142,8 +142,8 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page)?,
                 FaultOutcome::Failed(error) => return Err(error.into()),
             }
-            // A page may disappear each time after it was faulted in, for example if MADV_DONTNEED runs
-            // concurrently with a forced write.
+            // The page may disappear again after each fault, for example if MADV_DONTNEED runs concurrently
+            // with a forced write.
             rounds.again::<P>()?;
         }
     }

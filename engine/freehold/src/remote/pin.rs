@@ -1,5 +1,5 @@
-//! get_user_pages: references to pages that do not come from page table entries, for devices or for the
-//! kernel.
+//! get_user_pages: takes references to pages for devices or for the kernel. Page table entries have
+//! references of their own.
 //!
 //! ```text
 //! fast    takes no lock of the space or a VMA: walks the page tables as the hardware does
@@ -13,11 +13,11 @@
 //! not have to be checked again. Three rules prevent hazards C-56 and C-57:
 //!
 //! 1. An anonymous page is pinned only if it is exclusive. A shared page is copied first, even for reading.
-//!    Otherwise a copy-on-write by either sharer could separate the pinned page from the page that the
-//!    pinning process uses.
+//!    Without the copy, a copy-on-write by either sharer could separate the pinned page from the page that
+//!    the pinning process uses.
 //! 2. fork does not share a page that is exclusive and pinned. The child gets a copy, which is made while no
-//!    CPU can store to the page through the parent's mapping. A pin request that reaches a table after fork
-//!    has processed that table finds the page shared, and waits for the end of fork.
+//!    CPU can store to the page through the parent's mapping. If fork has already processed a table, a pin
+//!    request finds the page there shared, and waits for the end of fork.
 //! 3. A store to an exclusive page changes this page, regardless of other references to it.
 //!
 //! A long-term pin, for example for a registered device, is refused in two cases. Frames that are a file's
@@ -395,7 +395,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
         // Each table has its own call of `walk_tables`, so that a CPU delays flushes for at most one table.
         while !self.is_over()
             && let Some(Ok(())) = space.platform().walk_tables(space.vm.mmu(), || {
-                // The fast walk does not know the kind of the mapping, on which a long-term pin depends. The
+                // A long-term pin depends on the kind of the mapping, which the fast walk does not know. The
                 // fast walk therefore gives long-term pins only to pages that allow them in every mapping.
                 self.table(self.end, Walk::Fast, self.flags.contains(PinFlags::LONGTERM))
             })

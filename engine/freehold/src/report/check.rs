@@ -26,8 +26,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// - the invariants of the VMA tree;
     /// - every VMA in the tree is attached and has the bounds of its entry;
-    /// - the counted sizes equal a recount over the VMAs, and the resident pages a recount over the page
-    ///   tables;
+    /// - the counted sizes equal a recount over the VMAs, and the number of resident pages equals a recount
+    ///   over the page tables;
     /// - the reverse map finds each page where it is mapped (hazards C-34, C-35);
     /// - no page with a probe maps the file's own frame.
     ///

@@ -5,8 +5,8 @@
 //! see a split or a merge of VMAs as one step. `tree/` has the trees and their locks, and `walk.rs` has the
 //! walks. An edit changes only links and keys; the caller changes the VMA tree (`space/change/`).
 //!
-//! Splits, merges, moves, forks and unmaps of VMAs use an edit. All links and bounds that one change of the
-//! VMAs needs must change within one edit; otherwise a walk can miss a page that passes from one VMA to
+//! Splits, merges, moves, forks and unmaps of VMAs use an edit. One change of VMAs must change all its links
+//! and bounds within one edit. With two edits, a walk in between can miss a page that passes from one VMA to
 //! another (hazards C-34, C-35, C-37; tested in `tests/mremap/moves.rs`, `tests/fork/children.rs` and
 //! `lab/freehold-machine/tests/shuttle_files.rs`).
 
@@ -76,7 +76,7 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
         }
     }
 
-    /// Links a VMA that is not linked yet in its trees.
+    /// Links a VMA in its trees. The VMA is not linked yet.
     ///
     /// # Locks
     ///

@@ -178,7 +178,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// Clears the accessed bits of the entries of a page. Returns the number of bits that were set, or `None` if
-/// the lock requires waiting.
+/// the lock is not available without waiting.
 fn count_accessed<P: Platform, W: RmapKind>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
     let lookups = home.try_read()?;
     let used = lookups

@@ -12,8 +12,8 @@
 //! parent before the child. mremap excludes walkers if they could miss an entry (C-39, C-40).
 //!
 //! If there is a reference besides those of the entries and the cache (a pipe, a transfer in progress), the
-//! move is undone, because that reference is valid only for the old frame. A pinned anonymous page keeps its
-//! entry from the start.
+//! move is undone, because that reference is valid only for the old frame. The entry of a pinned anonymous
+//! page is never replaced by a marker.
 //!
 //! `Engine::migrate` is for an embedder that compacts memory or empties a node. `failure.rs` calls this file
 //! for `soft_offline`. `file/change/exchange.rs` moves pages of files. A failed move must leave the page
@@ -97,8 +97,8 @@ impl<P: Platform> Page<'_, P> {
         self.each_place(|place| {
             place.vm.set_migration_entry(VirtAddr::new(place.range.start()), self.level, self.pfn)
         });
-        // No task can take a new reference except through this task's reference, because no entry is left, or
-        // only the entry of a pinned page.
+        // No task can take a new reference except through this task's reference, because the only entry that
+        // may be left is that of a pinned page.
         let alone = self.frame().refs() == 1;
         let to = if alone { new } else { self.pfn };
         if alone {

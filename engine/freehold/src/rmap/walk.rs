@@ -83,8 +83,8 @@ impl<P: Platform> Engine<P> {
     /// Returns the page in a frame. Returns `None` if the frame holds no page that is mapped or in a file's
     /// cache, or if the page is being changed.
     ///
-    /// The frame's record alone does not keep the frame: the frame may be free, or hold another page at the
-    /// next moment. The record names a home. If the frame still belongs to that home, the page tables of the
+    /// The frame's record alone does not keep the frame: the frame may be free, or may hold another page a
+    /// moment later. The record names a home. If the frame still belongs to that home, the page tables of the
     /// home's VMAs, or the file's cache, have a reference to the frame. The walk takes its own reference in
     /// addition.
     ///

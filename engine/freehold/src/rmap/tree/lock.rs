@@ -15,8 +15,8 @@ use freehold_sync::{Mutex, MutexGuard, Rank, RwSem, RwSemReadGuard, RwSemWriteGu
 /// VMA; a reader walks over all matching VMAs.
 pub(crate) const GATHERING: u32 = 256;
 
-/// Design of the lock over a file's VMAs. The designs differ in the way in which calls that do not change the
-/// tree take the lock: truncation, write-back, every walk from a page.
+/// Design of the lock over a file's VMAs. The designs differ in how truncation, write-back and walks from a
+/// page take the lock. These calls do not change the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum FileRmap {
     /// A mutex (Linux to 3.18).

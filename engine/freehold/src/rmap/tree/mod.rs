@@ -269,7 +269,8 @@ impl<P: Platform, W: RmapKind> RmapWriteGuard<'_, P, W> {
     }
 
     /// Links the copy that fork made of `parent` directly behind `parent`, so that a walk visits the parent
-    /// first. If the bounds differ, or the parent is not linked, links the child at its own place.
+    /// first. If parent and child have different bounds, or the parent is not linked, links the child at its
+    /// own place.
     pub fn insert_after(&mut self, parent: &W::Node<P>, child: &W::Node<P>) {
         if parent.pgoff() == child.pgoff() && parent.pages() == child.pages() && self.holds(parent) {
             // SAFETY: as in `insert`; the parent was just seen to be in the tree.

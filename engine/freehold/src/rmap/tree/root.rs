@@ -131,8 +131,8 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
         unsafe { Counted::get_unless_zero(mapping) }
     }
 
-    /// Returns a reference for a caller that found the address in the record of a frame that is mapped or in
-    /// a file's cache. Returns `None` if the home is about to be freed.
+    /// Returns a reference to the home whose address the caller found in the record of a frame. The frame is
+    /// mapped or in a file's cache. Returns `None` if the home is about to be freed.
     ///
     /// # Safety
     ///
