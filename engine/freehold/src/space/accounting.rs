@@ -46,8 +46,7 @@ impl<P: Platform> Counters<P> {
         taken.store(rest.expect("a size of the address space fell below zero"), Relaxed);
     }
 
-    /// Counts pages with these flags that were mapped. The caller has charged them if they count as
-    /// committed.
+    /// Counts newly mapped pages with these flags. The caller has charged them if they count as committed.
     #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_mapped(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, more) = (Size::of(flags), pages.get());
@@ -62,8 +61,8 @@ impl<P: Platform> Counters<P> {
         }
     }
 
-    /// Counts a VMA with these flags that was removed, and its pages. The caller releases the charge of pages
-    /// that count as committed.
+    /// Counts the removal of a VMA with these flags, and of its pages. The caller releases the charge of
+    /// pages that count as committed.
     #[cfg_attr(feature = "inline", inline(always))]
     pub fn count_removed(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, less) = (Size::of(flags), pages.get());

@@ -78,8 +78,8 @@ impl Closings {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Ends a closing reservation. Takes the mmap lock for writing, unlinks the page tables at the edges of
-    /// the range that nothing else needs, and removes the reservation from the tree. Flushes and frees the
+    /// Ends a closing reservation. Takes the mmap lock for writing, unlinks those page tables at the edges of
+    /// the range that no other range needs, and removes the reservation from the tree. Flushes and frees the
     /// tables after releasing the lock.
     ///
     /// `counted` is true if an exclusive writer inserted the reservation. If `counted` is false, or if there

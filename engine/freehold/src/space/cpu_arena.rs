@@ -62,9 +62,9 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Returns an address in the CPU's arena, if it has one. A range writer without claims inserts a missing
-    /// boundary. Otherwise, if the boundary is missing, the result is `None` and the mapping is placed
-    /// outside the arena.
+    /// Returns a free address in the CPU's arena, if there is one. If the boundary is missing, a range writer
+    /// without claims inserts it. Any other writer then gets `None`, and places the mapping outside the
+    /// arena.
     #[inline(never)]
     pub(super) fn place_in_arena(&self, request: &PlacementRequest, above: &Range<u64>) -> Option<u64> {
         let arena = self.space.cpu_arena(request, above)?;

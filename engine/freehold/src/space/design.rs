@@ -113,8 +113,8 @@ impl Write {
 }
 
 settings! {
-    /// The locking designs of an address space. By default, each field has its last value that is not for
-    /// tests.
+    /// The locking designs of an address space. The default of each field is the last value of its type, not
+    /// counting values for tests.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Locking {
         /// The design of munmap.

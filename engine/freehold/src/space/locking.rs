@@ -13,9 +13,9 @@
 //! A `&Vma` from a guard lives no longer than the guard. The write guard has a list of the VMAs that it has
 //! write-locked. Dropping or downgrading the guard unlocks all of them.
 //!
-//! A lookup without locks has these steps: enter an RCU section, look up the tree, raise the count of the
-//! VMA, check the owner, the sequence number and the bounds again. If any step fails, the task takes the mmap
-//! lock and looks again.
+//! A lookup without locks has these steps: enter an RCU section, search the tree, raise the count of the VMA,
+//! check the owner, the sequence number and the bounds again. If any step fails, the task takes the mmap lock
+//! and looks again.
 //!
 //! # Writers
 //!
@@ -51,7 +51,7 @@
 //!   the call fails.
 //! - With [`Unmap::Sectioned`] or [`Unmap::Downgraded`]: munmap, mremap that shrinks and brk that shrinks.
 //! - mmap of a driver's file; mmap with [`FIXED`](super::MapFlags::FIXED) over a range that is partly mapped.
-//! - mremap to a target that the caller names, or of huge pages of a pool, of a segment, of a special
+//! - mremap to a target that the caller names; mremap of huge pages of a pool, of a segment, of a special
 //!   mapping, or of memory that a userfaultfd watches.
 //! - mprotect with [`GROWSDOWN`](super::Prot::GROWSDOWN) or [`GROWSUP`](super::Prot::GROWSUP).
 //! - Growth of a stack if its gap is not empty.
@@ -169,7 +169,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(self.writer(self.mmap_lock.write_killable()?))
     }
 
-    /// Takes the mmap lock of fork's child for writing, while the parent's is held.
+    /// Takes the mmap lock of fork's child for writing, while the parent's mmap lock is held.
     pub(crate) fn write_nested(&self) -> WriteGuard<'_, P> {
         self.writer(self.mmap_lock.write_nested())
     }

@@ -4,7 +4,7 @@
 //! This file only defines and converts bits. `call/mmap/` and `call/mprotect.rs` check which bits and
 //! combinations are allowed, and `VmFlags` (`vma/flags/`) has the flags of a VMA. An embedder for an
 //! architecture with other numbers converts them before it calls the engine. The model (`freehold-model`) has
-//! the same rules, and its tests compare both with the running kernel.
+//! the same rules, and its tests compare the model and the engine with the running kernel.
 
 use crate::vma::flags::VmFlags;
 use bitflags::bitflags;
@@ -112,8 +112,8 @@ pub(crate) fn access_flags(prot: Prot) -> VmFlags {
 
 impl MapFlags {
     /// Returns the page size that is encoded in the flags together with `HUGETLB`: six bits hold its binary
-    /// logarithm, and 0 means the default size. Returns `None` if there are no such huge pages, and without
-    /// the feature `hugetlb`.
+    /// logarithm, and 0 means the default size. Returns `None` if there are no huge pages of that size, or if
+    /// the feature `hugetlb` is off.
     pub(crate) fn huge_page_size(self) -> Option<HugePageSize> {
         if !cfg!(feature = "hugetlb") {
             return None;

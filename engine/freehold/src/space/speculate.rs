@@ -77,7 +77,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// None if no task changes the address space. Otherwise those of [`find_vma`](Self::find_vma).
+    /// No lock if no task changes the address space; otherwise the locks of [`find_vma`](Self::find_vma).
     ///
     /// # Examples
     ///

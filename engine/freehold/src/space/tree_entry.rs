@@ -17,7 +17,7 @@
 //! the entry, or belong to another space; the lookups check this.
 //!
 //! Every test of VMAs uses this file. The tests `cpu_arena` (`engine/freehold/tests`) test boundaries, and
-//! `munmap` (`shuttle_engine`) closing reservations.
+//! the tests `munmap` (`shuttle_engine`) test closing reservations.
 #![expect(unsafe_code, reason = "turns words of the tree into references")]
 
 use crate::{UserRange, platform::Platform, vma::Vma};

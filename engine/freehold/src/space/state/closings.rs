@@ -29,8 +29,8 @@ impl Closings {
     }
 
     /// Returns the number of reservations that have ended, plus the number of claims that had waiters when
-    /// they ended. A task must read this number before it announces its wait. The wait is announced by the
-    /// claim that is refused, which sets `HAS_WAITERS` while it holds the leaf's latch.
+    /// they ended. A task must read this number before it announces its wait. The refused claim announces the
+    /// wait: it sets `HAS_WAITERS` while it holds the leaf's latch.
     pub fn generation(&self) -> u32 {
         // Relaxed: only a task that has seen the announcement increments the number for this waiter.
         self.generation.load(Relaxed)

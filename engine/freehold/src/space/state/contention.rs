@@ -13,8 +13,8 @@ const DECAY: u32 = 2;
 pub(crate) struct WriteContention {
     /// Conflicts between changes, after decay. Written when changes conflict, and for a while afterwards.
     pub(in crate::space) conflicts: AtomicU32,
-    /// Approximate number of changes that must still become the exclusive writer after a wait, before range
-    /// writers are tried again; 0 if there are no such changes.
+    /// Approximate number of changes that must still wait and become exclusive writers before range writers
+    /// are tried again; 0 if range writers may be tried now.
     pub(in crate::space) exclusive_left: AtomicU32,
 }
 

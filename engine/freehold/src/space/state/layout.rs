@@ -39,8 +39,9 @@ pub enum Placement {
     /// [Range writers](crate::space::locking#writers) use the first gap in an arena of their CPU. Each arena
     /// has its own page tables, so that tasks on different CPUs share neither a gap nor a page table.
     ///
-    /// If there is no such gap, and for exclusive writers, mmap uses the first gap as on Linux. A process
-    /// with one thread therefore gets the same addresses as on Linux. Applies to [`Layout::TopDown`].
+    /// If the arena has no such gap, or the caller is an exclusive writer, mmap uses the first gap as on
+    /// Linux. A process with one thread therefore gets the same addresses as on Linux. Applies to
+    /// [`Layout::TopDown`].
     #[default]
     PerCpu,
 }

@@ -13,8 +13,8 @@
 //! | `pkeys.rs` | protection keys in use | `space/pkeys.rs` |
 //! | `thp.rs` | where transparent huge pages are disabled | `space/thp.rs` |
 //!
-//! No file here may use a module of `space/` outside this folder: this folder is a lower layer (`LAYERS` in
-//! `xtask/tests/tidy.rs`, whose test fails otherwise).
+//! No file here may use a module of `space/` outside this folder: this folder is a lower layer. The list
+//! `LAYERS` in `xtask/tests/tidy.rs` has the layers, and a test there compares them with the code.
 
 pub(crate) mod arguments;
 pub(crate) mod closings;
