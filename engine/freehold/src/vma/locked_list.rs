@@ -15,8 +15,8 @@ use crate::platform::Platform;
 use core::{cell::Cell, marker::PhantomData, ptr::null};
 use freehold_sync::{Killed, MmapWriteProof, atomic::PlainCell};
 
-/// A list of write-locked VMAs, linked through their own fields; the VMA locked last is first. Dropping the
-/// list unlocks them.
+/// A list of write-locked VMAs, linked through their own fields. The first member is the VMA that was locked
+/// last. Dropping the list unlocks them.
 ///
 /// # Invariants
 ///

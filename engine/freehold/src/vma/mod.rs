@@ -81,8 +81,8 @@ use locked_list::LockedLinks;
 /// - `start`, `end`, `pgoff`: the mmap lock for writing, the VMA's write lock, and the locks of the trees
 ///   that the VMA is linked in (of its file, of its anonymous pages) for writing.
 /// - `flags`, `policy`, `uffd`: the mmap lock for writing and the VMA's write lock.
-/// - `anon`, `tree`: to set the first value, the tree's lock for writing, and for reading the mmap lock or
-///   the VMA's lock; to reset the value, the mmap lock for writing and the VMA's write lock, while the VMA is
+/// - `anon`, `tree`: to set the first value, the tree's lock for writing, and the mmap lock or the VMA's lock
+///   for reading; to reset the value, the mmap lock for writing and the VMA's write lock, while the VMA is
 ///   not linked in the tree.
 /// - `object`, `hugetlb`, `owner`: written only while the VMA is detached.
 ///
@@ -113,8 +113,8 @@ pub struct Vma<P: Platform> {
     pub(crate) link: IntervalLink,
     /// The link in the rmap tree `tree`. Guarded by that tree's lock.
     pub(crate) anon_link: IntervalLink,
-    // Last cache line: every locked reader writes it, so it has no field that a lookup, or a fault that does
-    // not wait, only reads.
+    // Last cache line. Every locked reader writes this line, so it contains no field that lookups only read,
+    // or that faults without a wait only read.
     state: LastLine<P>,
 }
 

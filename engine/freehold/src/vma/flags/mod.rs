@@ -30,7 +30,8 @@ bitflags! {
         const MAYWRITE = 1 << 5;
         /// mprotect may allow fetches.
         const MAYEXEC = 1 << 6;
-        /// Mapped with MAP_SHARED. Set even if `SHARED` is not set because the descriptor is not writable.
+        /// Mapped with MAP_SHARED. Also set if the descriptor is not writable and `SHARED` is therefore not
+        /// set.
         const MAYSHARE = 1 << 7;
         /// Grows downwards on a fault below it (a stack).
         const GROWSDOWN = 1 << 8;
@@ -38,7 +39,7 @@ bitflags! {
         const PFNMAP = 1 << 9;
         /// Device memory: never dumped, never merged, never read by other processes.
         const IO = 1 << 10;
-        /// mremap may not enlarge it.
+        /// mremap may not enlarge the VMA.
         const DONTEXPAND = 1 << 11;
         /// Not copied to a forked child (MADV_DONTFORK).
         const DONTCOPY = 1 << 12;

@@ -25,7 +25,7 @@ pub(crate) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).unio
 /// does not allow stores, because the store is then a forced store of a debugger.
 ///
 /// All code that makes an entry for a store uses this function. A forced store normally copies a present
-/// page, but the page may have been removed before the fault, which then makes a new entry.
+/// page, but the page may have been removed before the fault; the fault then makes a new entry.
 pub(crate) fn written(flags: VmFlags) -> PteFlags {
     if flags.contains(VmFlags::WRITE) { WRITTEN } else { WRITTEN - PteFlags::WRITE }
 }
