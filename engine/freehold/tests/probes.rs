@@ -552,8 +552,8 @@ fn failed_probe_change_has_no_effect_or_can_be_repeated() {
         });
         both.iter().for_each(|one| assert_plain(one, cpu, start));
         let processes: Vec<_> = (0..4).map(|_| Process::of(child.fork().unwrap())).collect();
-        // Frame allocations fail: each process needs a copy of its own. If one of them fails, all processes
-        // are left without the breakpoint.
+        // Frame allocations fail: each process needs a copy of its own. If one copy fails, all processes are
+        // left without the breakpoint.
         at_every_allocation(&[Failure::MemoryFromThere], |point| {
             let done = point.fail(|| program.mapping().add_probe(PLACE, &TRAP));
             if !point.reached() {

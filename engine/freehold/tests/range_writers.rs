@@ -5,8 +5,8 @@
 //! the VMA that it will change. A second call on a thread with a pending fatal signal (`unwaiting`) then
 //! returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test runs
 //! with wide and with narrow nodes of the VMA tree. `lab/freehold-machine/tests/shuttle_engine/ranges.rs`
-//! explores the interleavings. A call that becomes a range writer needs a test here of the claims for which
-//! it waits.
+//! explores the interleavings. A call that becomes a range writer needs a test here that shows which claims
+//! the call waits for.
 
 use crate::support::*;
 use freehold::{
@@ -346,12 +346,13 @@ fn moving_mremap_takes_no_mmap_lock() {
         fill(process, cpu, of_file, 2, 8);
         let before = holds();
         let remap = |at, old, new| process.mremap(at, old * PAGE, new * PAGE, RemapFlags::MAYMOVE, 0);
-        // The first target is below the file mapping, the second below its own source. The file mapping then
-        // moves to where it merges with nothing.
+        // The first target is below the file mapping, and the second target is below the first. The file
+        // mapping then moves to a place where it merges with nothing.
         assert_eq!(remap(at + PAGE, 2, 6), Ok(of_file - 6 * PAGE));
         assert_eq!(remap(of_file - 6 * PAGE, 6, 7), Ok(of_file - 13 * PAGE));
         assert_eq!(remap(of_file, 2, 3), Ok(of_file - 3 * PAGE));
-        // The two remaining pieces of the first mapping: one grows in place, the other moves below it.
+        // Two pieces of the first mapping remain. The first piece grows in place, and the second piece moves
+        // below the first.
         assert_eq!(remap(at, 1, 2), Ok(at));
         assert_eq!(remap(at + 3 * PAGE, 1, 2), Ok(of_file));
         assert_eq!(holds(), before);

@@ -1,7 +1,7 @@
-//! Checks that the test machine forbids calls of the platform in the contexts that the table in the
-//! documentation of `freehold::platform` excludes. Contexts are, for example, a spin lock, a read section or
-//! `with_cpu`. The machine panics at such a call in builds with debug assertions, and all other tests rely on
-//! these panics.
+//! Checks that the test machine forbids certain calls of the platform in certain contexts. Contexts are, for
+//! example, a spin lock, a read section or `with_cpu`. The documentation of `freehold::platform` has a table
+//! of the calls that each context allows. The machine panics at a forbidden call in builds with debug
+//! assertions, and all other tests rely on these panics.
 //!
 //! Each test makes every call of `calls` in one context and compares the names of the calls that panicked
 //! with the expected list. A change of the table in `freehold-vmspace/src/platform.rs` needs a change of the

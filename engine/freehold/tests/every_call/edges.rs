@@ -1,7 +1,7 @@
-//! Arguments and settings at the edges of their ranges. If the engine cannot honour a value, it refuses the
-//! value with an error that names the problem, rounds the value, or caps it; each test states which. No call
-//! panics. `numbers.rs` tries many more numbers, but checks only that no call panics. A new setting of an
-//! engine or a space needs its edges in the first two tests.
+//! Arguments and settings at the edges of their ranges. If the engine cannot honour a value, it rounds the
+//! value, caps it, or refuses it with an error that names the problem. Each test states which of the three
+//! happens. No call panics. `numbers.rs` tries many more numbers, but checks only that no call panics. A new
+//! setting of an engine or a space needs its edges in the first two tests.
 
 use crate::support::*;
 use freehold::{

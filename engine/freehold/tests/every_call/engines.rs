@@ -146,8 +146,8 @@ fn nommu_space_refuses_a_file_of_another_engine() {
     });
 }
 
-/// Two engines on one platform share its frame records. An engine that gets the number of the other engine's
-/// frame leaves the frame alone.
+/// Two engines on one platform share its frame records. An engine that gets the number of a frame of the
+/// other engine does not change that frame.
 #[test]
 fn frame_of_another_engine_on_the_same_machine_is_untouched() {
     let world = World::new();

@@ -29,8 +29,8 @@ use support::{
 /// Number of frames and of VMAs in the engine's caches before the call.
 const SPARES: [u64; 3] = [0, 1, 2];
 
-/// Designs to test: each kind of munmap, and both values of `write`. Sections are small enough for a call to
-/// have several.
+/// Designs to test: each kind of munmap, and both values of `write`. Sections are so small that a call has
+/// several sections.
 fn designs() -> [Locking; 5] {
     let [mmap_lock, .., ranges, _] = Locking::ALL;
     let whole = ranges.write(Write::Whole);

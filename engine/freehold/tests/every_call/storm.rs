@@ -199,7 +199,8 @@ fn concurrent_changes_keep_every_page_intact() {
             let mut cpu = world.machine.cpu(7);
             anon(&parent, BASE, PAGES);
             fill(&parent, &mut cpu, BASE, PAGES, 0);
-            // At first, the two processes share the pages of the windows, to which zeroes were stored.
+            // Zeroes are stored before the fork, so at first the two processes share the pages of the
+            // windows.
             (0..PAGES).for_each(|page| parent.store(&mut cpu, BASE + page * PAGE, 0u64).unwrap());
             Process::of(parent.fork().unwrap())
         };

@@ -52,7 +52,7 @@ fn direct_mappings_use_the_frames_of_the_storage() {
         assert_eq!(storage.word(2), 5);
         assert_eq!(storage.state().frames.len(), 1, "a fault maps only its own page");
         assert_eq!((process.rss().file, process.rss().anon), (1, 0));
-        // The calls read and write, and writes on behalf of a process, also use the storage directly.
+        // Reads and writes by system calls, and writes on behalf of a process, also use the storage directly.
         file.mapping().write_at(3 * PAGE, &6u64.to_le_bytes()).unwrap();
         assert_eq!((storage.word(3), process.load(cpu, at + 3 * PAGE)), (6, Ok(6u64)));
         process.write_memory(at + 3 * PAGE, &7u64.to_le_bytes(), AccessMode::Plain).unwrap();
@@ -286,7 +286,8 @@ fn c58_c26_frames_return_to_the_storage_during_concurrent_use() {
                     let _ = file.mapping().read_at(5 * PAGE, &mut [0; 64]);
                 }
             });
-            // Repeats until the storage has freed a frame, which another thread must have requested before.
+            // Repeats until the storage has freed a frame. Another thread must have requested that frame
+            // before.
             for n in (0..).take_while(|&n| n < 120 || storage.freed() == 0) {
                 match n % 3 {
                     0 => file.mapping().truncate(n % PAGES * PAGE + 8).unwrap(),

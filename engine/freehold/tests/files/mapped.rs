@@ -5,7 +5,7 @@
 //! module has its own `World` and `Disk`, because those of `support/mod.rs` do not store written pages.
 //! `on_every_design` runs a test. The tests check the words that a program loads, the words on the disk and
 //! the number of writes. The tests with C-21 and C-26 run several threads. A test of a new subject belongs in
-//! another file of this folder (`mod.rs`), or in a new file.
+//! another file of this folder (`mod.rs` lists the subjects), or in a new file.
 
 use crate::support::failure::{Failure, at_every_allocation};
 use freehold::{
@@ -330,7 +330,7 @@ fn hole_punching_keeps_private_copies() {
         assert_eq!(found, [100, 101, 102, 0, 0, 0, 0, 107, 108, 109]);
         assert_eq!(load(process, cpu, private + 4 * PAGE_SIZE), 204);
         assert_eq!(load(process, cpu, private + 5 * PAGE_SIZE), 0);
-        // The first hole is within one page, the second beyond the end.
+        // The first hole lies within one page, and the second hole lies beyond the end.
         file.mapping().punch(7 * PAGE_SIZE..7 * PAGE_SIZE + 8).unwrap();
         file.mapping().punch(20 * PAGE_SIZE..30 * PAGE_SIZE).unwrap();
         assert_eq!(read_number(&file, 7), 0);
@@ -595,8 +595,8 @@ fn special_mapping_is_not_merged_and_copied_on_store() {
         let foreign = frames.map(|frame| unsafe { ForeignFrames::new(frame, 1) });
         let vdso = Special::new(world.engine(), Frames::new("[vdso]", &foreign).unwrap()).unwrap();
         let flags = VmFlags::READ | VmFlags::WRITE | VmFlags::MAYREAD | VmFlags::MAYWRITE;
-        // Three pages over two frames: first at a hint, then adjacent to the first mapping, where the two
-        // could merge.
+        // A mapping of three pages has only two frames. A second mapping is adjacent to the first mapping,
+        // and the two mappings could merge.
         let at = process.install_special(0x10_0000, 3 * PAGE_SIZE, flags, &vdso).unwrap();
         assert_eq!(at, 0x10_0000);
         let next = process.install_special(at + 3 * PAGE_SIZE, PAGE_SIZE, flags, &vdso).unwrap();

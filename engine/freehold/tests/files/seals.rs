@@ -1,4 +1,4 @@
-//! Seals of a memfd (`src/file/seals.rs`): what each seal refuses, and which mappings prevent it. No
+//! Seals of a memfd (`src/file/seals.rs`): what each seal refuses, and which mappings prevent the seal. No
 //! concurrent mmap can bypass a seal. Most tests run on every design with a fresh memfd (`with_memfd`) and
 //! assert the errors of the calls. The last test lets threads map and store while another thread adds the
 //! seal. A new call that changes a file or its size must be tried here on a file with the seal that forbids

@@ -120,8 +120,8 @@ fn page_outlives_its_last_mapping_while_a_reader_holds_it() {
     }
 }
 
-/// C-48: UFFDIO_MOVE does not move a page that a reader holds. Otherwise the reader would see stores to the
-/// new address.
+/// C-48: UFFDIO_MOVE does not move a page that a reader holds. If the page moved, the reader would see stores
+/// to the new address.
 #[test]
 fn c48_uffd_move_refuses_a_page_that_a_reader_holds() {
     for locking in Locking::ALL {

@@ -100,8 +100,9 @@ fn mprotect_of_a_part_splits_a_huge_page() {
 #[test]
 fn moving_a_vma_border_splits_a_huge_page() {
     each_way(HugePages::Always, |_, process, cpu| {
-        // mprotect first changes the front of the huge page, and the VMA before it grows. It then changes the
-        // back, and the VMA after it grows. Finally it changes the middle, and one VMA is left.
+        // The first mprotect of a part changes the front of the huge page, and the lower VMA grows. The next
+        // mprotect changes the back, and the upper VMA grows. The last mprotect changes the middle, and one
+        // VMA is left.
         map(process, BASE, 3);
         write_sample(process, cpu, BASE + HUGE, 1);
         process.mprotect(BASE, HUGE, R).unwrap();

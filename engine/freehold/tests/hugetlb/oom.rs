@@ -83,8 +83,9 @@ fn segment_is_destroyed_without_memory() {
     world.end();
 }
 
-/// Splits a mapping of two spans between them. Each span has a page table that another process shares. The
-/// split creates a VMA that uses the shared table of the second span, and that must be able to unshare it.
+/// Splits a mapping of two spans at the border between the spans. Each span has a page table that another
+/// process shares. The split creates a VMA that uses the shared table of the second span, and that must be
+/// able to unshare it.
 #[test]
 fn split_between_two_shared_tables_survives_failures() {
     const UPPER: u64 = BASE + SPAN;

@@ -204,7 +204,7 @@ fn unpopulated_mapping_merges_at_its_new_address() {
         anon(process, BASE + 10 * PAGE, 2);
         assert_eq!(remap(process, 0, 2, 2, FIXED, 12), Ok(12));
         assert_eq!(layout(process), [(10, 14)]);
-        // The target is adjacent to the remaining part of the mapping, which merges with it.
+        // The target is adjacent to the remaining part of the mapping, and merges with that part.
         assert_eq!(remap(process, 10, 2, 2, FIXED, 14), Ok(14));
         assert_eq!(layout(process), [(12, 16)]);
         assert_eq!(remap(process, 14, 2, 2, FIXED, 10), Ok(10));
@@ -256,7 +256,7 @@ fn truncation_finds_moved_pages() {
     everywhere(|world, process, cpu| {
         let file = world.file(16);
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // The target merges with the mapping before it, which precedes the source in the tree of the file.
+        // The target merges with the first mapping, which precedes the source in the tree of the file.
         process.mmap(BASE, 4 * PAGE, RW, flags, Some(&file), 0).unwrap();
         process.mmap(BASE + 100 * PAGE, 4 * PAGE, RW, flags, Some(&file), 4 * PAGE).unwrap();
         fill(process, cpu, BASE + 100 * PAGE, 4, 50);

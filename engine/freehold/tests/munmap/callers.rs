@@ -1,7 +1,7 @@
 //! Callers that may release the mmap lock during a munmap. The section Callers of `docs/guide/munmap.md` has
 //! a table of the states of the lock. The constants `ATOMIC`, `FREE`, `SECTIONS` and `SPECIAL` are rows of
-//! this table; the row of shmdt is in its test. A change of the table needs a change of its test, and the
-//! reverse. A new caller needs a test that calls `row`.
+//! this table; the row of shmdt is in its test. A change of a row needs a change of its test, and a change of
+//! a test needs a change of its row. A new caller needs a test that calls `row`.
 //!
 //! Each test checks the state of the mmap lock during the first flush of the removal. One CPU is held in a
 //! walk of the page tables, for which the flush waits, and the thread of that CPU tries the lock. The tests
@@ -245,7 +245,8 @@ fn special_row(name: &str, expected: [Seen; 4], flags: VmFlags) {
     });
 }
 
-/// The vdso cannot be split, so it is removed in one section. Otherwise it is like any other mapping.
+/// The vdso cannot be split, so it is removed in one section. In other respects the vdso is like any other
+/// mapping.
 #[test]
 fn munmap_of_the_vdso_may_release_the_lock() {
     special_row("vdso", FREE, VmFlags::empty());

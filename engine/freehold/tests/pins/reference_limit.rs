@@ -1,8 +1,8 @@
-//! Frames whose reference count is almost at its maximum. The engine refuses those references of which a
-//! program can create and keep any number, so that the count does not overflow. `near_reference_limit` adds
-//! references to the record of a frame, because a test cannot create as many in any other way. A fork, a
-//! fault or a pin that would add one more must fail and change nothing. A new operation that adds references
-//! to a page on request of a program needs a test here.
+//! Frames whose reference count is almost at its maximum. If a program can create and keep any number of
+//! references of some kind, the engine refuses them near the maximum, so that the count does not overflow.
+//! `near_reference_limit` adds references to the record of a frame, because a test cannot create as many in
+//! any other way. A fork, a fault or a pin that would add one more reference must fail and change nothing. A
+//! new operation that adds references to a page on request of a program needs a test here.
 
 use super::*;
 use freehold::{engine::HugePages, error::ForkError, fault::FaultError, platform::Frame};
@@ -27,7 +27,8 @@ fn fork_fails_at_the_maximum_reference_count() {
     everywhere(|world, process, cpu| {
         anon(process, BASE, 3);
         fill(process, cpu, BASE, 3, 10);
-        // The page is shared already, because a page that only one space maps is copied for a child instead.
+        // The first fork shares the page. If only one space mapped the page, the later fork would copy the
+        // page instead of adding a reference.
         let child = Process::of(process.fork().unwrap());
         let frame = frame(world, process, BASE + PAGE);
         near_reference_limit(frame, || assert_eq!(process.fork().err(), Some(ForkError::OutOfMemory)));

@@ -265,8 +265,8 @@ fn largest_file_is_truncated_and_written_back() {
         let mapping = Mapping::new(world.engine(), Disk, LARGEST, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
         let last = LARGEST / PAGE;
-        // Pages at the start, in the middle and at the end. Two VMAs begin where others end, and one overlaps
-        // three of them.
+        // Pages at the start, in the middle and at the end. Two VMAs begin where other VMAs end, and one VMA
+        // overlaps three others.
         let places = [0, 1, 5, 1 << 20, (1 << 20) + 1, last - 1];
         for (n, index) in (0..).zip(places) {
             process

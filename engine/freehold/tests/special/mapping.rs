@@ -253,8 +253,8 @@ fn device_memory_refuses_locks_and_remote_access() {
         assert_eq!(board.word(0), Board::number(0));
         process.munlockall().unwrap();
     });
-    // Device memory that faults map has neither of the flags IO and PFNMAP. Remote access to it is also
-    // refused, because the device may revoke its frames during the access.
+    // Device memory that is mapped by faults has neither the flag IO nor the flag PFNMAP. Remote access to it
+    // is also refused, because the device may revoke its frames during the access.
     on_board(by_faults(), |_, process, cpu, board, file| {
         process.mmap(BASE, 4 * PAGE, RW, SHARED, Some(file), 0).unwrap();
         process.store(cpu, BASE, 3u64).unwrap();

@@ -68,7 +68,8 @@ pub struct Call<S> {
     pub call: &'static str,
     /// Name of the call in failure messages.
     pub name: &'static str,
-    /// Makes the call. The result must be equal with and without failures, so a value that may differ is 0.
+    /// Makes the call. The result must be equal with and without failures, so a value that may differ is
+    /// replaced by 0.
     pub run: fn(&mut S) -> Result<u64, Errno>,
     /// Errors that the call may return without memory.
     pub errnos: &'static [Errno],

@@ -1,7 +1,8 @@
 //! Checks that the sweep leaves out no public call. Each public method in the sources of the engine must be
 //! named by an operation or by a row of `EXEMPT`, which gives the reason. Only types in `SWEPT` count; types
 //! of `freehold-vmspace` that the sweep leaves out are in `BELOW`. A new method makes one of these tests fail
-//! until it has an operation in `ops/` or such a row. A row whose method no longer exists fails too.
+//! until it has an operation in `ops/` or such a row. A row whose method no longer exists also makes one of
+//! these tests fail.
 
 use super::{ops::each_op, support::public_calls::public_calls};
 use freehold::call::Advice;

@@ -55,7 +55,7 @@ impl Deref for Scene {
 }
 
 impl Scene {
-    /// Returns the address of a unit of the range, or after it.
+    /// Returns the address of a unit. The unit may lie behind the end of the range.
     pub fn at(&self, unit: u64) -> u64 {
         BASE + unit * self.unit
     }

@@ -357,8 +357,8 @@ fn discarded_on_the_move(huge: bool) {
     }
 }
 
-/// C-53: a page is protected between a fault's lookup of the VMA and its lock of the entry. The fault must
-/// not make the page writable.
+/// C-53: a page is protected after a fault has looked up the VMA and before the fault locks the entry. The
+/// fault must not make the page writable.
 #[test]
 fn c53_fault_in_progress_respects_new_protection() {
     for (locking, huge) in Locking::ALL.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {

@@ -65,7 +65,8 @@ fn sample() -> impl Iterator<Item = u64> {
 }
 
 impl Scene {
-    /// Fails if a page of `32..48`, some of which have moved to `4000..4016`, is in neither place.
+    /// Fails if a page of `32..48` is in neither its old nor its new place. Some of these pages have moved to
+    /// `4000..4016`.
     pub fn lost_by_a_move(&mut self) -> Result<(), String> {
         let mut is_at = |page, value| self.process.load::<u64>(&mut self.cpu, at(page)) == Ok(value);
         let written = (33..48).step_by(2);
@@ -113,8 +114,8 @@ impl oom::Scene for Scene {
         self.process.check();
         let Scene { stage, doing, process, cpu, file, vdso, child } = self;
         drop((process, child, cpu, file, vdso));
-        // If any number of frames may be in the caches, another thread may have made the call, and the CPU of
-        // that thread keeps frames.
+        // If `spare` is `None`, another thread may have made the call, and the CPU of that thread keeps
+        // frames.
         stage.scarce.check_that_all_is_back(stage.spare.is_none(), || doing.to_owned());
         stage
     }
