@@ -10,8 +10,8 @@
 //! | other shared memory: memfds, tmpfs, NORESERVE | each page in the page cache |
 //! | files with a backing store, devices, secret memory, huge pages of pools | nothing |
 //!
-//! A change first takes a [`Charge`], which may fail, and [keeps](Charge::keep) it when the change can no
-//! longer fail. Dropping a charge releases its pages.
+//! A change first takes a [`Charge`]; this step may fail. The change [keeps](Charge::keep) the charge once
+//! the change can no longer fail. Dropping a charge releases its pages.
 //!
 //! # Two counts
 //!
@@ -23,9 +23,9 @@
 //! are Relaxed: they order no other memory access.
 //!
 //! `WriteGuard::charge` (`space/limits.rs`) charges for changes of an address space, and `file/committed.rs`
-//! for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the check in
-//! the `Drop` of [`CommittedMemory`] fails at the end of the engine. A file chooses its row of the table by
-//! `Committed` (`file/mapping.rs`). `tests/mmap/committed.rs` tests the rules of the table, and
+//! charges for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the
+//! check in the `Drop` of [`CommittedMemory`] fails at the end of the engine. A file chooses its row of the
+//! table by `Committed` (`file/mapping.rs`). `tests/mmap/committed.rs` tests the rules of the table, and
 //! `loom_tests.rs` tests concurrent charges (`cargo xtask loom`).
 
 #[cfg(all(test, loom))]
@@ -58,7 +58,8 @@ impl Overcommit {
     /// Maximum number of pages that fits in a policy word: more pages than any address space can map.
     const MAX_PAGES: u64 = u64::MAX >> 1;
 
-    /// Returns the policy as a word: the number of pages, and in bit 0 whether that number limits the sum.
+    /// Returns the policy as a word. The upper bits hold the number of pages, and bit 0 is set if that number
+    /// limits the sum.
     fn word(self) -> u64 {
         match self {
             Overcommit::Always => Self::MAX_PAGES << 1,

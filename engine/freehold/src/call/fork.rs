@@ -6,10 +6,10 @@
 //! ```
 //!
 //! fork visits the VMAs in ascending order. For each VMA it creates the VMA of the child, inserts the new VMA
-//! into the file's interval tree immediately behind the parent's, and copies the entries. A writable entry
-//! becomes read-only on both sides, under both tables' locks. The parent's CPUs may still store through stale
-//! TLB entries until the flush. The flush happens before any of the parent's locks is released. If a VMA
-//! never had an anonymous page, its entries are not copied: they map pages of files or the zero page, and
+//! into the file's interval tree immediately behind the VMA of the parent, and copies the entries. A writable
+//! entry becomes read-only on both sides, under both tables' locks. The parent's CPUs may still store through
+//! stale TLB entries until the flush. The flush happens before any of the parent's locks is released. If a
+//! VMA never had an anonymous page, its entries are not copied: they map pages of files or the zero page, and
 //! faults can recreate them.
 //!
 //! A pinned page stays the parent's own, and the child gets a copy (hazard C-57). The copy is made after the

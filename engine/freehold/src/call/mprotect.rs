@@ -208,8 +208,8 @@ struct Protection<'s, P: Platform> {
     access: VmFlags,
     /// The requested protection key.
     pkey: Option<u8>,
-    /// Ranges of locked private memory that became writable, in ascending order. If there are more ranges
-    /// than the capacity, the last element covers all further ranges.
+    /// Ranges of locked private memory that became writable, in ascending order. If the list is full, its
+    /// last element covers all further ranges.
     opened: ArrayVec<UserRange, 16>,
 }
 

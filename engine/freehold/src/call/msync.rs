@@ -85,7 +85,8 @@ impl<P: Platform> AddressSpace<P> {
         if hole { Err(MsyncError::NotMapped) } else { Ok(()) }
     }
 
-    /// Searches the next part of `range` that must be written. Sets `hole` to true if a hole lies before it.
+    /// Searches the next part of `range` that must be written. Sets `hole` to true if a hole lies before that
+    /// part.
     fn sync_step(
         &self,
         mut range: UserRange,

@@ -89,15 +89,15 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Maps up to four special mappings at adjacent addresses, each as a VMA. Maps either all of them or
-    /// none. Returns the address of the first one: `hint` if all of them fit there, otherwise an address
-    /// chosen like that of [`mmap`](Self::mmap). The vdso and its data are two such parts.
+    /// none. Returns the address of the first one: `hint` if all of them fit there, otherwise an address that
+    /// is chosen as in [`mmap`](Self::mmap). The vdso and its data are two such parts.
     ///
     /// # Errors
     ///
     /// The errors of [`mmap`](Self::mmap) for the range, the limits, and special mappings of another engine.
-    /// Fails with `Invalid` if there are no parts or more than four, or if a part is empty. Also fails with
-    /// `Invalid` if the hint is not page-aligned or a flag is not allowed for special mappings. Nothing is
-    /// changed after an error.
+    /// Fails with `Invalid` if there are no parts or more than four parts, or if a part is empty. Also fails
+    /// with `Invalid` if the hint is not page-aligned or a flag is not allowed for special mappings. Nothing
+    /// is changed after an error.
     ///
     /// # Locks
     ///

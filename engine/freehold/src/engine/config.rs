@@ -1,8 +1,8 @@
 //! The settings with which an engine begins: [`Config`], and the types of its fields that concern huge pages
 //! and blocks of anonymous memory. [`Overcommit`] is in `committed.rs`, [`SharedBlocks`] in
 //! `file/kinds/shmem_huge.rs`, and [`FileRmap`] in `rmap/tree/lock.rs`. `tests/huge/blocks.rs` tests the
-//! sizes of blocks. A new setting needs a field and a default here. If it may change later, it also needs a
-//! word in `Engine` or `Files`, and the functions in `mod.rs` that read and set this word.
+//! sizes of blocks. A new setting needs a field and a default here. A setting that may change later also
+//! needs a word in `Engine` or `Files`, and functions in `mod.rs` that read and set this word.
 
 use super::{NodeWidth, Overcommit, SharedBlocks};
 use crate::{PAGE_SIZE, rmap::tree::lock::FileRmap};

@@ -62,8 +62,7 @@ verb_error! {
         /// Nothing is mapped there, the mapping or the pin does not allow the access, or the page is not
         /// available.
         BadAddress => EFAULT,
-        /// The file must be notified of every write to its pages, which a long-term pin for writing would
-        /// prevent.
+        /// A long-term pin for writing would keep the file from being notified of every write to its pages.
         Tracked => EFAULT,
         /// The frames are the file's storage and cannot be pinned for long.
         Direct => EOPNOTSUPP,

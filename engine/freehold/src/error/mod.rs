@@ -162,7 +162,7 @@ verb_error! {
         NotMappable => ENODEV,
         /// The file's driver cannot map this range now.
         NotReady => EAGAIN,
-        /// The file could not be read, which may be necessary for a mapping without an MMU.
+        /// The file could not be read for a mapping without an MMU.
         Io => EIO,
         /// The file or special mapping belongs to another engine than the address space.
         OtherEngine => EXDEV,

@@ -34,7 +34,7 @@ unkillable_error! {
         ///
         /// See [`SpaceConfig::data`](crate::space::SpaceConfig::data).
         Data => EINVAL,
-        /// The setting that forbids memory which is both writable and executable is invalid.
+        /// The setting for memory that is both writable and executable is invalid.
         ///
         /// See [`SpaceConfig::mdwe`](crate::space::SpaceConfig::mdwe).
         Mdwe => EINVAL,

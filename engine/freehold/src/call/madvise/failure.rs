@@ -1,8 +1,8 @@
 //! MADV_HWPOISON and MADV_SOFT_OFFLINE: inject memory failures, for tests of programs that handle such
 //! failures.
 //!
-//! For each page, this file finds the frame like a read of the page (`hold_page` in `remote/page.rs`), which
-//! may fault the page in. `rmap/failure.rs` then implements the failure: it removes the page from all
+//! For each page, this file finds the frame like a read of the page (`hold_page` in `remote/page.rs`), and
+//! faults a missing page in. `rmap/failure.rs` then implements the failure: it removes the page from all
 //! processes, or moves it to another frame. The mmap lock is not held. If a page changes after its frame was
 //! found, the page is looked up again. `tests/rmap/failure.rs` has the tests.
 

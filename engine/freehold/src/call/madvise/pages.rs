@@ -2,15 +2,15 @@
 //! guards. PAGEOUT also belongs here, but only checks its arguments.
 //!
 //! Such advice needs only the lock of the VMA or the mmap lock for reading, because it does not change the
-//! VMA. There is one exception: the first guard gives the VMA its anon_vma, which needs the mmap lock. A
-//! userfaultfd that requested messages about removed pages is notified before the pages are removed, with no
-//! lock held. The range is then looked up again.
+//! VMA. There is one exception: the first guard gives the VMA its anon_vma, and the choice of an anon_vma
+//! needs the mmap lock. A userfaultfd that requested messages about removed pages is notified before the
+//! pages are removed, with no lock held. The range is then looked up again.
 //!
 //! `guard.rs` installs and removes the guards. `mod.rs` lists the other kinds of advice and their locks. A
-//! new advice of this kind needs an arm in `advise_part`, and the flags of VMAs that do not support it in
-//! `refusing_flags`. If it unmaps pages, it also belongs in `discards`, so that a userfaultfd is notified.
-//! `shuttle_engine/discard.rs` and `shuttle_engine/reclaim.rs` discard pages concurrently with faults, munmap
-//! and each other.
+//! new advice of this kind needs an arm in `advise_part`, and an arm in `refusing_flags` with the flags of
+//! VMAs that do not support the advice. If it unmaps pages, it also belongs in `discards`, so that a
+//! userfaultfd is notified. `shuttle_engine/discard.rs` and `shuttle_engine/reclaim.rs` discard pages
+//! concurrently with faults, munmap and each other.
 
 use super::advice::{Advice, check_seal, fail_on_hole};
 use crate::{

@@ -59,7 +59,7 @@ impl<P: Platform> AddressSpace<P> {
         let mut done = 0;
         for (n, range) in ranges.iter().enumerate() {
             let len = range.len.min(MAX_BYTES - done);
-            // As on Linux, an empty range is checked only if it is the first.
+            // As on Linux, an empty range is checked only if it is the first range.
             if len == 0 && n > 0 {
                 continue;
             }

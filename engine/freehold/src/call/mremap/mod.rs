@@ -143,14 +143,14 @@ impl<P: Platform> AddressSpace<P> {
     /// allow or require a move. Returns the new address. Supports all features of mremap(2) and checks the
     /// arguments in Linux's order.
     ///
-    /// `new_addr` is used with [`RemapFlags::FIXED`], and is a hint with [`RemapFlags::DONTUNMAP`] alone.
-    /// With equal lengths and `FIXED` the range may span several VMAs, which move one by one and keep the
-    /// gaps between them.
+    /// With [`RemapFlags::FIXED`] the mapping moves to `new_addr`. With [`RemapFlags::DONTUNMAP`] alone,
+    /// `new_addr` is a hint. With equal lengths and `FIXED` the range may span several VMAs, which move one
+    /// by one and keep the gaps between them.
     ///
     /// # Errors
     ///
     /// See [`MremapError`]. If an error is found after a fixed target was cleared, the target stays unmapped.
-    /// If several VMAs are moved, those before the failing one have moved.
+    /// If several VMAs are moved, the VMAs before the failing VMA have moved.
     ///
     /// # Locks
     ///
@@ -195,8 +195,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Rounds the lengths of a request to whole huge pages, if the mapping consists of huge pages, which
-    /// cannot grow.
+    /// If the mapping consists of huge pages, rounds the lengths of the request up to whole huge pages. Fails
+    /// if such a mapping would grow.
     fn in_whole_huge_pages(&self, request: Remap) -> Result<Remap, MremapError> {
         let size = self.find(request.addr).and_then(Vma::huge_page_size);
         let Some(bytes) = size.map(HugePageSize::bytes) else { return Ok(request) };
@@ -548,8 +548,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Unlocks the source of a move with DONTUNMAP, which stays mapped and empty. A VMA that moved as a whole
-    /// has no anonymous pages any more and loses its anon_vma.
+    /// Unlocks the source of a move with DONTUNMAP. The source stays mapped and is empty. A VMA that moved as
+    /// a whole has no anonymous pages any more and loses its anon_vma.
     fn empty_source(&self, source: &Vma<P>, landing: &Vma<P>, from: UserRange) {
         let right = self.lock_vma(source);
         let flags = source.flags();

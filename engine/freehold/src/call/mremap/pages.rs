@@ -44,7 +44,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.ask_hook(source, from, target).map(|()| huge)
     }
 
-    /// Calls the hook of an embedder's special mapping, which may refuse the move. The hook is the last
+    /// Calls the hook of an embedder's special mapping. The hook may refuse the move. The hook is the last
     /// check, because it may record the new place of the mapping.
     fn ask_hook(&self, source: &Vma<P>, from: UserRange, target: UserRange) -> Result<(), MremapError> {
         match source.object() {
