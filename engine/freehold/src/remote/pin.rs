@@ -25,7 +25,7 @@
 //! pinned for writing, because the file would be notified of stores too late. In a private mapping, a
 //! long-term pin makes the space's own copy of each page immediately, even for reading.
 //!
-//! `refusal` has the rules that depend on the mapping, and `entry` those that depend on the page.
+//! `refusal` has the rules that depend on the mapping, and `entry` has the rules that depend on the page.
 //! `docs/guide/reverse-map-and-pins.md` explains pins. The tests are `pins` (`engine/freehold/tests`), and
 //! `pins` and `pinned` (`shuttle_engine`).
 

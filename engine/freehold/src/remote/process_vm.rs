@@ -146,7 +146,7 @@ impl<P: Platform> AddressSpace<P> {
         Ok(done)
     }
 
-    /// Copies between `here` and `there`, whose pages are pinned. Fails only if no byte was copied.
+    /// Copies between `here` and `there`, and pins the pages of `there`. Fails only if no byte was copied.
     fn pinned(&self, here: u64, other: &Self, there: u64, len: u64, way: Direction) -> Result<u64, PinError> {
         let first = there % PAGE_SIZE;
         let mut flags = PinFlags::empty();

@@ -3,8 +3,8 @@
 //! Tests call the check after every scenario. The check only reads. The check holds the mmap lock for
 //! writing, so that no call changes the space, and takes the locks of tables and of the reverse map one at a
 //! time. The check repairs nothing. A new invariant of a space belongs here; invariants of a file belong in
-//! [`Mapping::check`](crate::file::Mapping::check), and those of shared page tables in `check_shared_tables`
-//! (`hugetlb/tables.rs`).
+//! [`Mapping::check`](crate::file::Mapping::check), and invariants of shared page tables belong in
+//! `check_shared_tables` (`hugetlb/tables.rs`).
 
 use crate::space::AddressSpace;
 use crate::{

@@ -1,5 +1,5 @@
 //! The file /proc/PID/clear_refs: clears the accessed bits of a process's pages, so that smaps later shows
-//! which pages were used since.
+//! which pages were used after the call.
 //!
 //! `clear_refs` visits one VMA at a time under the lock of that VMA (`with_next_vma` in `maps.rs`).
 //! `freehold-vmspace/src/aging.rs` clears the bits and flushes the TLBs of each VMA. Without the flush, CPUs

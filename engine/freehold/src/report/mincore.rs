@@ -1,4 +1,4 @@
-//! The call mincore: reports for each page of a range whether an access finds the page in memory, without
+//! The call mincore: reports for each page of a range whether an access would find the page in memory without
 //! reading a file.
 //!
 //! The range must be mapped without a hole, so the call holds the mmap lock for reading, for one batch of

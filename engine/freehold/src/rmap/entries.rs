@@ -13,7 +13,7 @@
 //! `referenced` may clear accessed bits of the other page. `walk.rs` finds the page, its home and its places
 //! (the terms are explained in `mod.rs`). The entry at a place may change during the walk. A new operation
 //! therefore changes an entry only by a function of `VmSpace` that compares the frame under the lock of the
-//! page table, such as those of `entry.rs` of `freehold-vmspace`.
+//! page table, such as the functions in `entry.rs` of `freehold-vmspace`.
 //!
 //! `rmap::page_entries` (`engine/freehold/tests`) tests this file.
 

@@ -16,8 +16,8 @@
 //!
 //! The frame is locked during all of these steps. For a file the invalidate lock is also held for writing. If
 //! fork copies a marker during these steps, the walk finds the copy, because the walk visits the parent
-//! before the child, as for a page that moves (`migrate.rs`). Calls that unmap or discard pages (munmap,
-//! DONTNEED, truncation) remove markers. A marker does not count as a page.
+//! before the child. Moves of pages (`migrate.rs`) rely on the same order. Calls that unmap or discard pages
+//! (munmap, DONTNEED, truncation) remove markers. A marker does not count as a page.
 //!
 //! `memory_failure` is for the machine-check handler of an embedder, and MADV_HWPOISON
 //! (`call/madvise/failure.rs`) injects a failure. `lose.rs` removes a failed page of a file, and `migrate.rs`
@@ -57,8 +57,8 @@ freehold_sync::error_enum! {
         /// The frame is in use and cannot be withdrawn.
         ///
         /// There are two cases. Either the frame is used by the engine itself, by a task that holds a
-        /// reference to the frame, or by memory without an MMU. Or the frame is free, but lies in the cache
-        /// of another CPU, or the platform cannot withdraw free frames.
+        /// reference to the frame, or by memory without an MMU. Or the frame is free, and either lies in the
+        /// cache of another CPU or belongs to a platform that cannot withdraw free frames.
         Busy,
         /// The frame is out of use already.
         Failed,

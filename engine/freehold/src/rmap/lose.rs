@@ -17,8 +17,8 @@ use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
     /// Removes `page`, a page of this file, from the cache and from all spaces that map it. Returns true if
-    /// contents are lost. Nothing is lost if the backing store of the file has the same contents, which the
-    /// next access then reads.
+    /// contents are lost. Nothing is lost if the backing store of the file has the same contents; the next
+    /// access then reads these contents.
     ///
     /// A lost page of shared memory fails every access until it is truncated. For other files, spaces that
     /// did not map the page read the contents of the backing store, and [`write_back`](Self::write_back)

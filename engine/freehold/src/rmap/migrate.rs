@@ -11,9 +11,9 @@
 //! the page. If fork copies a marker, the walk finds the copy in the child, because the walk visits the
 //! parent before the child. mremap excludes walkers if they could miss an entry (C-39, C-40).
 //!
-//! If there is a reference besides those of the entries and the cache (a pipe, a transfer in progress), the
-//! move is undone, because that reference is valid only for the old frame. The entry of a pinned anonymous
-//! page is never replaced by a marker.
+//! If there is a reference besides the references of the entries and the cache (a pipe, a transfer in
+//! progress), the move is undone, because that reference is valid only for the old frame. The entry of a
+//! pinned anonymous page is never replaced by a marker.
 //!
 //! `Engine::migrate` is for an embedder that compacts memory or empties a node. `failure.rs` calls this file
 //! for `soft_offline`. `file/change/exchange.rs` moves pages of files. A failed move must leave the page

@@ -2,8 +2,8 @@
 //!
 //! Every function takes the guard of the writer. An exclusive writer changes the totals, and a range writer
 //! uses its reservation and the credit of its CPU (`state/counters.rs`). These functions check no limits
-//! (`limits.rs`). They charge no committed memory: a change charges it earlier, while the change can still
-//! fail ([`committed`](crate::committed)).
+//! (`limits.rs`). The functions charge no committed memory: a change charges this memory earlier, while the
+//! change can still fail ([`committed`](crate::committed)).
 //!
 //! `AddressSpace::check`, which tests call after each scenario, compares the sizes with a recount over all
 //! VMAs (`check` below). A change that forgets to count fails there.

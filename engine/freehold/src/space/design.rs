@@ -5,8 +5,8 @@
 //!
 //! A `Locking` is fixed when its address space is created. Most tests of the engine run on all combinations
 //! in `Locking::ALL`, and expect the same results from each. To add a design of munmap, add its
-//! `UnmapPolicy`, on which the code in `change/unmap.rs` depends, and combinations in `Locking::ALL`. The
-//! last table of `docs/guide/five-steps.md` names the code that reads each setting.
+//! `UnmapPolicy`, and combinations in `Locking::ALL`. The code in `change/unmap.rs` depends on the
+//! `UnmapPolicy`. The last table of `docs/guide/five-steps.md` names the code that reads each setting.
 
 use crate::PAGE_SIZE;
 use freehold_sync::FaultLock;
@@ -141,10 +141,10 @@ impl Locking {
     }
 
     /// Combinations of a design of munmap, a design of faults and a kind of writers, for tests and
-    /// comparisons. The combinations with [`Write::Whole`] come first. They contain every design of munmap
-    /// with two designs of faults, and every design of faults except `VmaRwsem` with at least two designs of
-    /// munmap. The combinations with range writers come last. They contain every design of munmap, and every
-    /// design of faults except `MmapLock`.
+    /// comparisons. The combinations with [`Write::Whole`] come first. These combinations contain every
+    /// design of munmap with two designs of faults, and every design of faults except `VmaRwsem` with at
+    /// least two designs of munmap. The combinations with range writers come last, and contain every design
+    /// of munmap, and every design of faults except `MmapLock`.
     pub const ALL: [Locking; 13] = {
         const fn with(unmap: Unmap, fault: FaultLock, write: Write) -> Locking {
             Locking { unmap, fault, hugetlb: HugetlbLock::VmaLock, write }

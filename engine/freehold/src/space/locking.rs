@@ -26,9 +26,9 @@
 //! | *exclusive writer* | the mmap lock for writing | every other writer, and readers of the mmap lock |
 //! | *range writer* | the gate of the mmap lock, and claims of the VMAs of its range and of those that touch it, or of a hole | exclusive writers, readers of the mmap lock, and range writers that need the same VMAs or hole |
 //!
-//! Both kinds then write-lock each VMA that they change, which waits for faults in that VMA. If the bounds of
-//! a VMA change, the writer also takes the lock of the file or of the anonymous pages that the VMA maps. A
-//! writer of either kind does not start while a munmap of its range is under way.
+//! Writers of both kinds then write-lock each VMA that they change. The write lock waits for faults in that
+//! VMA. If the bounds of a VMA change, the writer also takes the lock of the file or of the anonymous pages
+//! that the VMA maps. A writer of either kind does not start while a munmap of its range is under way.
 //!
 //! With [`Write::Whole`](super::Write::Whole) every writer is an exclusive writer. With
 //! [`Write::Ranges`](super::Write::Ranges), the default, these calls are range writers:
@@ -566,7 +566,7 @@ impl<'g, P: Platform> VmaWrite<'g, P> {
         self.vma.set_policy(policy);
     }
 
-    /// Gives an anon_vma to a VMA that has none, and links the VMA in its tree, which `edit` has locked.
+    /// Attaches `anon_vma` to a VMA that has none, and links the VMA in the tree that `edit` has locked.
     pub fn join_within(&self, edit: &mut RmapEdit<'_, P>, anon_vma: AnonVma<'_, P>) {
         debug_assert!(!self.vma.anon().is_some());
         self.vma.set_anon_vma(anon_vma);

@@ -213,7 +213,7 @@ pub struct AddressSpace<P: Platform> {
     /// The words on which tasks wait for closing ranges. Atomic; `space/closing.rs` says when each word is
     /// written.
     closings: Closings,
-    /// Number of recent conflicts between range writers, which decides whether changes use range writers. The
+    /// Recent conflicts between range writers. Their number decides whether changes use range writers. The
     /// counts are hints, which are read and written without a lock.
     contention: WriteContention,
     /// Sizes and fault counts, read without a lock. Writers change the sizes; see

@@ -51,8 +51,8 @@ impl Pkeys {
     }
 
     /// Returns the execute-only key, which the first call allocates. Returns `None` if the processor has no
-    /// keys, or none is free. Range writers may call this concurrently. They then find the same free key and
-    /// store the same record.
+    /// keys, or none is free. Range writers may call this function concurrently. All of them then find the
+    /// same free key and store the same record.
     fn execute_only<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
         let set = self.set();
         if set.execute_only().is_some() {

@@ -3,9 +3,10 @@
 //!
 //! A `WriteGuard` (`locking.rs`) contains this value. Each function here is one operation of the tree, with
 //! an arm for each kind of writer. Claims, and the end of a range writer, use the `ClaimWriter` directly
-//! (`claim.rs`, `range_writer.rs`). A range writer sees only its write set, except in `next_of_any_writer`
-//! and `gap`, whose results its claim checks again. `AddressSpace::enter_range_writer` creates the right of a
-//! range writer, and `AddressSpace::writer` that of the exclusive writer.
+//! (`claim.rs`, `range_writer.rs`). A range writer sees only its write set. The exceptions are
+//! `next_of_any_writer` and `gap`; a later claim checks their results again.
+//! `AddressSpace::enter_range_writer` creates the right of a range writer, and `AddressSpace::writer` creates
+//! the right of the exclusive writer.
 #![expect(unsafe_code, reason = "reads the tree without counting the borrow")]
 
 use super::range_writer::RangeWriter;

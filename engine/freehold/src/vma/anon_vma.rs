@@ -32,8 +32,8 @@ use freehold_sync::atomic::{
 /// Identity of the anon_vma that a VMA's anonymous pages belong to; zero if the VMA has none.
 ///
 /// Two VMAs may merge only if the reverse map finds the anonymous pages of both through one tree. The
-/// comparison of the two identities shows whether this is true. Bit 0 is set if fork made the VMA, which can
-/// then also hold pages of its parent's anon_vma.
+/// comparison of the two identities shows whether this is true. Bit 0 is set if fork made the VMA. Such a VMA
+/// can also hold pages of its parent's anon_vma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct AnonId(u64);
 

@@ -422,7 +422,8 @@ impl<P: Platform> Vma<P> {
     /// Returns the rmap tree of the VMA's anonymous pages.
     pub(crate) fn tree(&self) -> Option<&RmapRoot<P, AnonPages>> {
         // SAFETY: null, or a reference that the VMA owns. Once set, the pointer changes only under the write
-        // locks that the documentation of [`Vma`] names for a reset, which exclude the holder of this `&Vma`.
+        // locks that the documentation of [`Vma`] names for a reset. These locks exclude the holder of this
+        // `&Vma`.
         unsafe { self.anon_vma_words().tree().as_ref() }
     }
 

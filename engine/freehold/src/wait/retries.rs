@@ -1,9 +1,9 @@
 //! `Rounds` ends a loop whose length a user controls, if a fatal signal arrives.
 //!
 //! If a caller or other tasks determine the number of rounds (pages, VMAs or attempts), the loop calls
-//! `Rounds::again` in each round, unless `docs/reference/bounds.md` names another bound for the loop. That
-//! page lists all such loops. The tests of `every_call::hostile` (`engine/freehold/tests`) fail if a loop
-//! does not end after a fatal signal.
+//! `Rounds::again` in each round. The exceptions are loops for which `docs/reference/bounds.md` names another
+//! bound; that page lists all loops of this kind. The tests of `every_call::hostile`
+//! (`engine/freehold/tests`) fail if a loop does not end after a fatal signal.
 
 use crate::platform::Platform;
 use freehold_sync::{Killed, check_killed};

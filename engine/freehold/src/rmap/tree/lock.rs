@@ -1,5 +1,5 @@
-//! The locks of the trees of VMAs (*rmap locks*): a reader/writer lock for trees of anonymous pages, and for
-//! trees of files a lock with one of three designs, [`FileRmap`] (step 2 of `docs/guide/five-steps.md`).
+//! The locks of the trees of VMAs (*rmap locks*): trees of anonymous pages have a reader/writer lock, and
+//! trees of files have a lock with one of three designs, [`FileRmap`] (step 2 of `docs/guide/five-steps.md`).
 //!
 //! Only `VmaTree` (`mod.rs` of this folder) takes these locks. A change that links, unlinks or moves a VMA is
 //! a writer; a walk is a reader. The rmap locks come after the VMA lock and before the locks of page tables
@@ -94,7 +94,7 @@ pub(crate) enum HeldFileLock<'l, P: Platform> {
 }
 
 impl<P: Platform> FileLock<P> {
-    /// Creates a lock of this design, whose use is counted in `stats`.
+    /// Creates a lock of this design. The use of the lock is counted in `stats`.
     pub fn new(design: FileRmap, stats: Option<Counted<LockStats<P>>>) -> Self {
         let lock = match stats {
             Some(stats) => RwSem::with_stats(Rank::IMmap, stats),

@@ -108,7 +108,8 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     /// Clears the reference to the file, which is about to be freed.
     pub fn clear_mapping(&self) {
         let _walkers_out = self.edit();
-        // Relaxed: readers hold the tree's lock for reading, which orders their loads after this store.
+        // Relaxed: readers hold the tree's lock for reading, and this lock orders their loads after the
+        // store.
         self.mapping.store(null_mut(), Relaxed);
     }
 

@@ -1,10 +1,10 @@
 //! The flags of a VMA (`VmFlags`): its access rights and properties, with the two-letter names by which smaps
 //! reports them.
 //!
-//! The meanings are Linux's; most bit numbers are the engine's own. Flags change only with the VMA
-//! write-locked by a writer, except `MAYBE_GUARD` (`Vma::note_guards`). VMAs that differ in a flag do not
-//! merge, unless the flag is in `STICKY`, and VMAs with a flag in `SPECIAL` never merge. fork copies all
-//! flags except those that its code removes. A new flag that Linux shows needs its name in `SMAPS`.
+//! The meanings are Linux's; most bit numbers are the engine's own. A flag changes only while a writer has
+//! write-locked the VMA; the only exception is `MAYBE_GUARD` (`Vma::note_guards`). VMAs that differ in a flag
+//! do not merge, unless the flag is in `STICKY`, and VMAs with a flag in `SPECIAL` never merge. fork copies
+//! all flags except those that its code removes. A new flag that Linux shows needs its name in `SMAPS`.
 //! Recordings (`freehold-replay`) and the cases of `freehold-model` compare the flags by these names with
 //! Linux's.
 

@@ -25,7 +25,7 @@
 //!   the object into the depot under the depot's lock, and the task that made the chunk leave held the same
 //!   lock later. Read sections that begin after `rcu_defer` therefore do not find the object, and the grace
 //!   period waits for the earlier sections.
-//! - A reader that uses only the address of an object, to wake a sleeper there, does so in a read section
+//! - If a reader uses only the address of an object, to wake a sleeper there, the reader is in a read section
 //!   that began while the object was in use ([`VmaLock`](freehold_sync::VmaLock): a reader that leaves).
 //!
 //! The only user is the slab of VMAs (`vma/owned.rs`). The tests are `tests.rs` and, for races,
@@ -192,7 +192,7 @@ fn pop<T: Item>(list: &mut *mut T) -> Option<NonNull<T>> {
     Some(first)
 }
 
-/// Puts an object on a list of free objects, which owns it from now on.
+/// Puts an object on a list of free objects. The list owns the object from now on.
 fn push<T: Item>(list: &mut *mut T, object: NonNull<T>) {
     // SAFETY: a free object is a live `T` that the caller owns.
     unsafe { object.as_ref() }.links().chain.store(*list, Relaxed);
