@@ -100,8 +100,8 @@ fn mremap_removes_a_boundary() {
     });
 }
 
-/// Page tables are freed together with the mappings of an arena. A boundary keeps only the table of the
-/// highest level below the root, which eight arenas share.
+/// Page tables are freed together with the mappings of an arena. A boundary keeps only one table, that of the
+/// highest level below the root. Eight arenas share this table.
 #[test]
 fn tables_of_an_arena_are_freed() {
     placing(|world, process, cpu| {

@@ -1,9 +1,9 @@
 //! Guard pages (`src/call/madvise/guard.rs`), and sealed mappings (`src/call/mseal.rs`). A guard is a
-//! page-table entry, not a VMA: the tests check which calls keep, copy, move or remove a guard, by accesses
-//! that must fail with SIGSEGV. A seal makes calls on its mapping fail; the test lists the calls that fail
-//! and those that are still allowed. One test installs guards while other threads store. A new call that a
-//! seal refuses belongs in `mseal_refuses_unmapping_and_protection_changes`. A new call that copies or moves
-//! page-table entries belongs in `guards_are_copied_moved_and_dropped`.
+//! page-table entry, not a VMA: the tests make accesses that must fail with SIGSEGV, to check which calls
+//! keep, copy, move or remove a guard. A seal makes calls on its mapping fail; the test lists the calls that
+//! fail and those that are still allowed. One test installs guards while other threads store. A new call that
+//! a seal refuses belongs in `mseal_refuses_unmapping_and_protection_changes`. A new call that copies or
+//! moves page-table entries belongs in `guards_are_copied_moved_and_dropped`.
 
 use crate::support::*;
 use freehold::{

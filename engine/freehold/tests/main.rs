@@ -24,8 +24,8 @@
 //!
 //! `cargo test --package freehold-tests --test engine munmap::` runs one module. A new call of the engine
 //! also needs entries in `every_call` and `sweep`; their heads say which. A new module needs a line here and
-//! in the table of operations in `docs/reference/testing.md`; tests of xtask compare the numbers and the
-//! modules with these documents.
+//! in the table of operations in `docs/reference/testing.md`; tests of xtask compare the numbers of hazards
+//! and the names of modules with these documents.
 
 mod access;
 mod cpu_arena;

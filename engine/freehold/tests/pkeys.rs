@@ -1,6 +1,6 @@
 //! Protection keys (`src/call/pkeys.rs`, `src/space/pkeys.rs`): allocation, the accesses that a key denies,
-//! and which pages keep a key. A key is a number in the page-table entry; each thread has a register with its
-//! rights to each key, which `set_rights` changes.
+//! and which pages keep a key. A key is a number in the page-table entry. Each thread has a register with its
+//! rights to each key; `set_rights` changes this register.
 //!
 //! `keyed` runs a scenario on every design, on a machine with protection keys. `denied` is the fault of a key
 //! and `forbidden` the fault of a mapping's rights. `lab/freehold-machine/tests/shuttle_engine/mprotect.rs`

@@ -596,8 +596,8 @@ fn random_calls_with_probes_match_the_model() {
         let mut cpu = world.machine.cpu(0);
         let mut dice = Dice::new(seed);
         let mut pick = |n| dice.roll(n);
-        /// The model of a process, by the addresses at which it maps a page of the program: the number of the
-        /// page in the file, and the byte that a debugger wrote there, if any.
+        /// The model of a process. For each address at which the process maps a page of the program: the
+        /// number of the page in the file, and the byte that a debugger wrote there, if any.
         type Known = BTreeMap<u64, (u64, Option<u8>)>;
         let first = world.process(locking);
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;

@@ -60,7 +60,7 @@ fn offsets_chosen_by_vma_addresses_do_not_degrade_the_tree() {
     }
 }
 
-/// Maps one page of a stack, which needs 256 free pages below it.
+/// Maps a stack of one page. The stack needs 256 free pages below it.
 fn stack(process: &Process, at: u64) {
     let flags = ANON | MapFlags::GROWSDOWN | MapFlags::FIXED_NOREPLACE;
     assert_eq!(process.mmap(at, PAGE, RW, flags, None, 0), Ok(at));

@@ -56,7 +56,7 @@ fn killed_in<R: Send>(call: impl FnOnce() -> R + Send) -> (R, bool) {
 /// Calls that only read the set of VMAs, and therefore wait only for an exclusive writer.
 const LOOKS: &[&str] = &["DONTNEED", "guards", "WILLNEED", "REMOVE"];
 
-/// Calls inside one VMA, for which the VMA lock suffices under every design.
+/// Calls inside one VMA. The VMA lock suffices for them under every design.
 const IN_ONE_VMA: &[&str] = &["guards where there are pages", "guards taken away"];
 
 /// Faults in VMAs that have an anon_vma or need none. The VMA lock suffices if the design uses it.

@@ -64,7 +64,7 @@ fn each<R>(failed: &mut Vec<String>, name: &str, mut call: impl FnMut(u64, u64) 
     }
 }
 
-/// Name and code of a call of an address space, which gets two numbers.
+/// Name and code of a call of an address space. The call gets two numbers.
 type Call = (&'static str, fn(&World, &Process, u64, u64));
 
 /// Calls of an address space.
@@ -199,7 +199,7 @@ fn range(a: u64, b: u64) -> PageRange {
 /// A function that creates a file.
 type Maker = fn(&Counted<Engine<Machine>>) -> Counted<Mapping<Machine>>;
 
-/// Name and code of a call of a file, which gets two numbers.
+/// Name and code of a call of a file. The call gets two numbers.
 type OfFiles = (&'static str, fn(&Mapping<Machine>, u64, u64));
 
 /// Calls of a file.
@@ -255,7 +255,7 @@ fn file_calls_do_not_panic_on_edge_values() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// Name and code of a call of an engine, which gets two numbers.
+/// Name and code of a call of an engine. The call gets two numbers.
 type OfEngines = (&'static str, fn(&Counted<Engine<Machine>>, u64, u64));
 
 /// Calls of an engine, and constructors.

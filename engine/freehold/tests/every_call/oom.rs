@@ -7,8 +7,8 @@
 //!
 //! The first test makes the calls of `oom/calls.rs` on the process of `oom/scene.rs`, with the harness of
 //! `support/oom.rs`, which lists the injected failures and the required state afterwards. VMAs may stay
-//! split. The other tests create an address space, an engine and a file without memory. Because of these
-//! tests, `EXEMPT` in `sweep/complete.rs` contains `AddressSpace::new` and `Engine::new`.
+//! split. In the other tests, memory runs out while an address space, an engine or a file is created. Because
+//! of these tests, `EXEMPT` in `sweep/complete.rs` contains `AddressSpace::new` and `Engine::new`.
 
 pub mod calls;
 pub mod scene;

@@ -67,7 +67,7 @@ enum Between {
     WriteBack,
     Fork,
     Mprotect,
-    /// mprotect of one small page, which splits a huge page.
+    /// mprotect of one small page. Splits a huge page.
     MprotectPart,
     Migration,
     Unmapping,
@@ -163,7 +163,7 @@ impl<F: Format> Scene<F> {
         }
     }
 
-    /// Makes the event happen. Returns the child of a fork, which makes the second access.
+    /// Makes the event happen. If the event is a fork, returns the child, which makes the second access.
     fn between(&mut self, what: Between) -> Option<Process<F>> {
         let (process, at, len) = (&self.process, self.at, self.len);
         // The zero page and a device's page have no frame of the engine.

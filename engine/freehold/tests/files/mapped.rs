@@ -35,7 +35,7 @@ type Vcpu = Cpu<X86_4>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
-/// A disk with a number in every page, which stores written pages.
+/// A disk with a number in every page. The disk stores written pages.
 #[derive(Clone, Default)]
 struct Disk {
     pages: Arc<Mutex<HashMap<u64, u64>>>,

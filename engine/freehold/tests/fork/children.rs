@@ -136,7 +136,7 @@ fn parts_with_different_anon_vmas_do_not_merge_after_fork() {
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, R).unwrap();
         let child = fork(process, cpu);
         // The two parts of the parent still have one anon_vma. The two parts of the child have two anon_vmas,
-        // which prevents a merge.
+        // and therefore do not merge.
         process.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         child.mprotect(BASE + 2 * PAGE, 2 * PAGE, RW).unwrap();
         assert_eq!(layout(process), [(0, 4)]);

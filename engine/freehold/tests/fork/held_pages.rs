@@ -1,6 +1,6 @@
 //! A page that another task holds across a fork (C-56).
 //!
-//! The bug in Linux: after a fork, the first process to write got a copy, and the last process that mapped
+//! The bug in Linux: after a fork, the process that wrote first got a copy, and the last process that mapped
 //! the page wrote to it in place. A pipe that still held the page then read bytes that were written later.
 //! This leaked data across the fork in both directions.
 //!

@@ -189,12 +189,12 @@ fn uffd_fills_retry_when_their_table_was_freed() {
     });
 }
 
-/// C-62: a fault reads an entry in a freed page table, which another process uses by then. The fault must
+/// C-62: a fault reads an entry in a freed page table that another process uses by then. The fault must
 /// ignore that entry.
 #[test]
 fn c62_fault_ignores_an_entry_in_a_reused_table() {
-    /// Number of tables that a fault visits: those of the three upper levels, then the lowest one, in which
-    /// it reads an entry.
+    /// Number of tables that a fault visits: three upper tables, and then the lowest table, in which the
+    /// fault reads an entry.
     const LOWEST: usize = 4;
     each_way(|engine, space| {
         map(space, ANON, None);

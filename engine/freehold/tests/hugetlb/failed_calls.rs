@@ -16,7 +16,7 @@ const POOL: u64 = 4;
 const RESERVED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED);
 const COPIED: MapFlags = MapFlags::PRIVATE.union(MapFlags::FIXED);
 
-/// An mmap that is refused. It maps two pages, which is more than the file has.
+/// An mmap that is refused. The call maps two pages, and the file has fewer.
 struct Refused {
     why: &'static str,
     access: FileAccess,

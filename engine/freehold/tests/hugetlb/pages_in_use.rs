@@ -167,8 +167,8 @@ fn dontneed_keeps_the_reservation_of_a_pinned_page() {
         assert_eq!(both(), (1, 0));
         drop(pins);
         assert_eq!(both(), (2, 0));
-        // Another owner needs a page, for which it has a reservation, while a pin keeps the only remaining
-        // page in use. The owner waits, and gets the page of the dropped pin.
+        // Another owner has a reservation and needs a page, while a pin keeps the only remaining page in use.
+        // The owner waits, and gets the page of the dropped pin.
         let at = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         let other = process.mmap(0, HUGE, RW, PRIVATE, None, 0).unwrap();
         let pins = pinned(process, cpu, at);

@@ -1,6 +1,6 @@
 //! Committed memory (`src/committed.rs`, `src/file/committed.rs`): which pages count, and which requests the
 //! policies of vm.overcommit_memory refuse. After each call the tests compare `Engine::committed_pages` with
-//! the expected number. The expected counts are those by which Committed_AS changes on Linux 6.18. The last
+//! the expected number. The expected changes of the number are those of Committed_AS on Linux 6.18. The last
 //! test lets several tasks map at the same time under the policy that limits the sum; this limit must be
 //! exact. A new call that maps writable memory or changes rights must be tried here.
 

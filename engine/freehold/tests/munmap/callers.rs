@@ -4,9 +4,9 @@
 //! a test needs a change of its row. A new caller needs a test that calls `row`.
 //!
 //! Each test checks the state of the mmap lock during the first flush of the removal. One CPU is held in a
-//! walk of the page tables, for which the flush waits, and the thread of that CPU tries the lock. The tests
-//! also count the write acquisitions of the whole call. The rows describe one change at a time. The tests at
-//! the end check range writers, and the number of flushes.
+//! walk of the page tables. The flush waits for the end of this walk, and the thread of that CPU tries the
+//! lock before it ends the walk. The tests also count the write acquisitions of the whole call. The rows
+//! describe one change at a time. The tests at the end check range writers, and the number of flushes.
 
 use crate::support::*;
 use freehold::{

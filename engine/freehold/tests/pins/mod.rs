@@ -52,7 +52,7 @@ fn fast(process: &Process, cpu: &mut Vcpu, at: u64, pages: usize, flags: PinFlag
     cpu.call(|| process.pin_user_pages_fast_only(at, pages, flags)).unwrap()
 }
 
-/// Returns the error of an attempt to pin, which must be the same with and without the lock-free path.
+/// Returns the error of an attempt to pin. The error must be the same with and without the lock-free path.
 #[track_caller]
 fn refused(process: &Process, cpu: &mut Vcpu, at: u64, flags: PinFlags) -> PinError {
     cpu.run(process.mmu());

@@ -2,10 +2,10 @@
 //! `src/fault/special.rs`): device memory, a crash dump, the vdso. The embedder's *hooks* (`Driver`, `VmOps`)
 //! choose the frames, and are called when a VMA is opened, closed, split or moved.
 //!
-//! Most tests use the board of `support/board.rs`, whose driver they configure and which counts the calls of
-//! its hooks. At the end of most tests, `Board::assert_closed` checks that every opened VMA was closed and
-//! that all private data was dropped. `lab/freehold-machine/tests/shuttle_engine/special.rs` explores
-//! concurrent cases.
+//! Most tests use the board of `support/board.rs`. A test configures the driver of the board, and the board
+//! counts the calls of the hooks. At the end of most tests, `Board::assert_closed` checks that every opened
+//! VMA was closed and that all private data was dropped.
+//! `lab/freehold-machine/tests/shuttle_engine/special.rs` explores concurrent cases.
 //!
 //! The subjects of the files: device memory (`mapping.rs`), revoked frames (`revoke.rs`), hooks that fail or
 //! call the engine (`hooks.rs`), the vdso (`vdso.rs`), a crash dump (`vmcore.rs`), random calls

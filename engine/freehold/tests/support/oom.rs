@@ -163,7 +163,7 @@ macro_rules! errno {
 }
 pub(crate) use errno;
 
-/// A process with its surroundings, on which a call is made.
+/// A process and its surroundings, for one call.
 pub trait Scene: Sized {
     /// The part that outlives a scene and is used for the next scene.
     type Stage;

@@ -35,7 +35,7 @@ pub struct Scene {
     doing: &'static str,
     pub process: Process,
     pub cpu: Vcpu,
-    /// Bytes of a unit, in which the range is measured.
+    /// Bytes of a unit. The range is measured in units.
     pub unit: u64,
     /// A file of twelve units. If the range maps a file, this file is of the same kind.
     pub file: Counted<File<Machine>>,

@@ -21,7 +21,7 @@ use std::{sync::Arc, thread};
 const ON: ProtectMode = ProtectMode::WP;
 const OFF: ProtectMode = ProtectMode::empty();
 
-/// Stores, and checks that the store waits for the pager, which then removes the protection.
+/// Stores, and checks that the store waits until the pager removes the protection.
 fn store_waits(world: &World, process: &Process, uffd: &Uffd, at: u64, value: u64) {
     with_pager(
         world,

@@ -20,7 +20,7 @@ fn contents(s: &Scene, units: u64) -> &'static [u8] {
     &all[..(units * s.unit) as usize]
 }
 
-/// Converts the result of a fill, which succeeds only if all bytes were filled.
+/// Converts the result of a fill. Returns an error unless all bytes were filled.
 fn all(done: Result<u64, UffdError>, bytes: u64) -> Result<u64, Errno> {
     match done {
         Ok(done) if done == bytes => Ok(done),
