@@ -10,8 +10,8 @@
 //! comment at every atomic access names the access that it pairs with. loom checks the protocols over every
 //! interleaving (`tests/loom_kit`). `examples/embedding` of the repository, and of the package `freehold`,
 //! uses both modules. [`mask`] has the sets of CPUs that [`shootdown`] uses. A further part of a platform
-//! gets a module here, a row in the table above, and a module in `tests/loom_kit`, which `cargo xtask loom`
-//! runs.
+//! gets a module here, a row in the table above, and a module in `tests/loom_kit`. `cargo xtask loom` runs
+//! these tests.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -2,11 +2,11 @@
 //! may have translations of a space, and the inbox of each CPU, which names the CPUs whose requests it must
 //! answer.
 //!
-//! A set also orders memory accesses: a CPU that reads a bit sees what another CPU did before it changed the
-//! bit. A CPU that takes a bit out of an inbox must see the request that the bit announces, and when a flush
-//! finds a bit cleared, the translations of that CPU must no longer be in use. Adding and removing are
-//! therefore releases, and reading is an acquire. A kernel only reads sets; only this crate changes them.
-//! `tests/loom_kit/shootdown.rs` tests the orders.
+//! A set also orders memory accesses: a CPU that reads a bit also sees what another CPU did before changing
+//! the bit. A CPU that takes a bit out of an inbox must see the request that the bit announces. When a flush
+//! finds the bit of a CPU cleared, that CPU must have stopped using translations of the space. Adding and
+//! removing are therefore releases, and reading is an acquire. A kernel only reads sets; only this crate
+//! changes them. `tests/loom_kit/shootdown.rs` tests the orders.
 
 use freehold_sync::atomic::{
     AtomicU64,
@@ -74,7 +74,7 @@ impl CpuMask {
         words.take_while(move |cpu| *cpu < cpus)
     }
 
-    /// Removes all CPUs from the set and returns them. All must be below `cpus`.
+    /// Removes all CPUs from the set and returns them. All CPUs of the set must be below `cpus`.
     pub(crate) fn take(&self, cpus: usize) -> impl Iterator<Item = usize> {
         self.words(cpus).flat_map(|(first, word)| {
             // Relaxed: the load only avoids a swap of an empty word, and the swap orders. AcqRel: the acquire

@@ -24,9 +24,9 @@
 //! A request is pushed to a list of the CPU on which it is made, without a lock; interrupts may make requests
 //! too. One *driver* runs at a time: the first caller of [`advance`](Qsbr::advance). The driver takes the
 //! whole lists, begins a grace period for them, and runs the requests when every CPU has been quiescent or
-//! offline since then. A new word gets a row in the table below. A change of an order or a fence needs
-//! `cargo xtask loom`. The mutations `kit-*` in `xtask/mutants` remove single orders and fences, and name the
-//! tests that then fail.
+//! offline since the period began. A new word gets a row in the table below. A change of an order or a fence
+//! needs `cargo xtask loom`. The mutations `kit-*` in `xtask/mutants` remove single orders and fences, and
+//! name the tests that then fail.
 //!
 //! # States
 //!
@@ -37,7 +37,7 @@
 //! | | n | the CPU was quiescent after grace period n began | that CPU, to a higher n by `quiescent` |
 //! | `next` of a CPU | list | requests for which no grace period has begun | pushed by the requester, taken whole by the driver |
 //! | `waiting` of a CPU | list | requests that wait for `period` | the driver |
-//! | `pushed`, `done` of a CPU | counts | requests made on the CPU, and those that have run | the requester; the driver |
+//! | `pushed`, `done` of a CPU | counts | requests made on the CPU; requests of the CPU that have run | the requester; the driver |
 //! | `driver` | 0, 1 | there is no driver; a task is the driver | exchanged from 0 to 1 by a driver, stored to 0 by the same driver |
 //!
 //! # Why a request waits for every reader

@@ -24,11 +24,11 @@
 //! wherever it waits with interrupts off: [`answer`](Shootdown::answer) belongs in `Host::relax`. So a flush
 //! cannot deadlock even if its caller holds spin locks that the other CPUs spin for.
 //!
-//! CPUs that mark translations with a *context* (x86: PCID) keep those of a few spaces: a CPU that returns to
-//! a space finds its old translations. Such a CPU gets no flushes for spaces that it does not run. Instead,
-//! every flush of a space has a number, and a CPU remembers up to which number it has done all flushes in its
-//! context. If there have been more flushes, the CPU drops the old translations when it loads the root.
-//! (Linux has done the same since 2017, with `tlb_gen` and dynamic ASIDs.)
+//! CPUs that mark translations with a *context* (x86: PCID) keep the translations of a few spaces: a CPU that
+//! returns to a space finds its old translations. Such a CPU gets no flushes for spaces that it does not run.
+//! Instead, every flush of a space has a number, and for each context the CPU remembers the number up to
+//! which it has done all flushes. If there have been more flushes, the CPU drops the old translations when it
+//! loads the root. (Linux has done the same since 2017, with `tlb_gen` and dynamic ASIDs.)
 //!
 //! # States
 //!
@@ -38,14 +38,14 @@
 //! | `current` of a CPU | 0 | the register holds no space's root | that CPU only, interrupts off |
 //! | | number of a space, perhaps with `LAZY` | the register holds the root of that space; with `LAZY` no program runs | |
 //! | `flushes` of a space | n | n flushes have begun | each flush adds one, before it reads the set |
-//! | context of a CPU | space, n | the context has only translations of this space that the first n flushes left | that CPU only: in `enter`, and where it does flush n + 1 |
+//! | context of a CPU | space, n | the context has only translations of this space that the first n flushes left | that CPU only: in `enter`, and when it does flush n + 1 |
 //! | inbox of a CPU | bit of a sender | the sender's slot holds a request that this CPU has not answered | set by the sender, cleared by the receiver |
 //! | `pending` of a CPU | n | n CPUs have not answered its request; 0: the slot is free for that CPU | set by that CPU, decremented by CPUs that answer |
 //!
 //! # Why no stale translation survives
 //!
-//! A flush comes after a change of the tables. `enter` sets the bit of its CPU; the flush has changed an
-//! entry. Each side then reads what the other side wrote, with a fence in between. So either the flush finds
+//! Before a flush, its caller changes an entry of the tables. `enter` sets the bit of its CPU. Each side then
+//! reads what the other side wrote, with a fence between its write and its read. So either the flush finds
 //! the bit and waits for an answer, or later table walks of the CPU see the change. A bit is cleared with a
 //! release after the last use of a translation, and the flush acquires the set. A request in an inbox was
 //! posted with a release after the change, so table walks after the answer see the change. The answer is
@@ -55,9 +55,9 @@
 //! the number of flushes; a flush increments the number and then reads the set. So either the flush finds the
 //! bit, or `enter` finds that the number has risen. In the second case `enter` drops all translations, and
 //! table walks see the change, because the number was released after the change. A CPU may answer flushes in
-//! an order that differs from the order of their numbers. A flush that is not the next one is done but not
-//! counted, so the context's number stays behind until all its translations are dropped. The number of a
-//! space is never reused.
+//! an order that differs from the order of their numbers. If a flush is not the next one in that order, the
+//! CPU does the flush but does not count it. The context's number then stays behind until all translations of
+//! the context are dropped. The number of a space is never reused.
 #![expect(unsafe_code, reason = "a request borrows its sender's space, which the sender keeps alive")]
 
 use crate::mask::{CpuMask, MAX_CPUS};
@@ -109,8 +109,8 @@ pub struct SpaceCpus {
     flushes: Line<AtomicU64>,
 }
 
-/// A value on a cache line of its own: every flush writes the value, which must not share a line with data
-/// that lockless table walks read.
+/// A value on a cache line of its own. Every flush writes the value, so data that lockless table walks read
+/// must not be on the same line.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Line<T>(T);
@@ -405,8 +405,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
             kernel.flush_here(cpu, space.root, what);
             own.done(space, number);
         }
-        // Otherwise the CPU has left the space, and only its bit in the set remains. The number of the CPU's
-        // context for the space now stays behind.
+        // In the remaining case the CPU does not run the space, and has nothing to flush. It does not count
+        // the flush, so the number of its context for the space stays behind.
     }
 }
 

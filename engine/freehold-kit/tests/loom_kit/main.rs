@@ -1,8 +1,8 @@
 //! Tests of the kit under loom, which runs every schedule and every order of accesses that the memory model
-//! allows. `mask.rs` has no module here: the flushes use its sets.
+//! allows. `mask.rs` has no module here, because the tests of flushes use its sets.
 //!
-//! Memory that is freed after a grace period or a flush is a cell that loom checks. loom reports a use that
-//! lasts beyond the free as a race.
+//! In these tests, memory that is freed after a grace period or a flush is a cell that loom checks. loom
+//! reports a race if a use of the memory is not over before the memory is freed.
 #![cfg(loom)]
 
 mod qsbr;

@@ -16,7 +16,8 @@ use loom::sync::Arc;
 use loom::thread;
 use std::ptr::NonNull;
 
-/// An object that readers find while a flag is set. Freed after a grace period, once the flag is cleared.
+/// An object that readers find while a flag is set. It is freed after the flag is cleared and a grace period
+/// is over.
 #[repr(C)]
 struct Found {
     head: RcuHead,
@@ -141,8 +142,8 @@ fn barrier_sees_functions_that_ran_on_another_cpu() {
     });
 }
 
-/// Each of three requests runs once: two on one CPU, made concurrently as by an interrupt, and one on a
-/// second CPU.
+/// Each of three requests runs once. Two are made on one CPU concurrently, as by an interrupt, and the third
+/// is made on another CPU.
 #[test]
 fn concurrent_requests_run_once_each() {
     model(|| {

@@ -164,8 +164,8 @@ fn cpu_that_returns_uses_no_flushed_translation() {
     });
 }
 
-/// The CPU flushes itself before it has answered another CPU's flush, which may have begun earlier. It
-/// answers after it has left the space.
+/// A CPU does its own flush before it answers the flush of another CPU, which may have begun earlier. It
+/// answers that flush after it has left the space.
 #[test]
 fn cpu_that_returns_during_two_flushes_uses_no_flushed_translation() {
     model(|| {
@@ -234,7 +234,7 @@ fn oldest_context_is_reused() {
     });
 }
 
-/// If a CPU returns to one space between other spaces, all these spaces keep their contexts.
+/// A CPU enters one space again before each of two other spaces. All three spaces keep their contexts.
 #[test]
 fn space_entered_between_others_keeps_its_context() {
     model(|| {
@@ -277,8 +277,8 @@ fn two_cpus_that_flush_each_other_make_progress() {
     });
 }
 
-/// A lazy CPU returns during a flush: with its translations if no flush made it leave, and without them
-/// otherwise.
+/// A lazy CPU returns to its space during a flush. It keeps its translations unless the flush made it leave
+/// the space.
 #[test]
 fn lazy_cpu_returns_with_its_root_unless_flushed() {
     model(|| {
