@@ -3,9 +3,10 @@
 //! all writers have finished.
 //!
 //! Each address has a cell with the value that is mapped there, and a cell with the writer that has claimed
-//! it. Only the writer that has claimed a range writes the cells of the range, so every disagreement is
-//! detected. A new operation of a claim writer becomes a method of [`Task`] and a case of `Task::run`. The
-//! tests after `concurrent_tasks_in_wide_nodes` use no random changes: each arranges one situation.
+//! it. Only the writer that has claimed a range writes the cells of the range, so every disagreement between
+//! the map and the cells is an error. A new operation of a claim writer becomes a method of [`Task`] and a
+//! case of `Task::run`. The tests after `concurrent_tasks_in_wide_nodes` use no random changes: each arranges
+//! one situation.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -158,8 +159,9 @@ impl<const SLOTS: usize> Task<'_, SLOTS> {
         found
     }
 
-    /// Ends the claim. For a free address of the range, asserts that the callback gets the hole that contains
-    /// this address, before another writer inserts an entry there.
+    /// Ends the claim, sometimes with a callback for an address of the range. If the address is free, asserts
+    /// that the callback gets the hole that contains the address, before another writer inserts an entry
+    /// there.
     fn publish(&mut self) {
         let (from, to) = self.writer.claimed_range();
         self.releases(from, to);

@@ -139,7 +139,7 @@ fn unmap(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> 
     Ok(true)
 }
 
-/// Removes the entries of a range without a claim, if that is possible, and otherwise with one.
+/// Removes the entries of a range: without a claim if that is possible, and with a claim otherwise.
 fn remove(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
     if writer.remove_or_claim(start, end, |_| true, |_, _| None)? {
         return Ok(true);
@@ -258,7 +258,7 @@ fn an_entry_is_claimed_by_one_writer() {
         let map = map_of([entry(10, 20, 2), entry(20, 28, 3)]);
         let (one, two) = run_concurrently(map, claim, claim);
         assert!(one.0 || two.0);
-        // The owner is notified of the refused writer.
+        // If one writer is refused, the owner learns that a writer waits.
         assert!(one.0 && two.0 || one.1 || two.1);
     });
 }
@@ -279,8 +279,8 @@ fn an_entry_is_removed_without_a_claim_during_a_change_in_its_leaf() {
     }
 }
 
-/// One writer removes an entry without a claim, and the other claims the entry. Each either sees the result
-/// of the other, or is refused.
+/// One writer removes an entry without a claim, and the other claims the entry. Each writer either sees the
+/// result of the other writer or is refused.
 #[test]
 fn an_entry_is_removed_without_a_claim_or_claimed() {
     model_bounded(1, || {

@@ -23,8 +23,8 @@ type Map = RangeMap<LoomHost, 4>;
 /// Maximum number of preemptions of a runnable thread.
 const BOUND: usize = 2;
 
-/// Maximum number of preemptions in tests whose writer makes several times as many stores.
-/// `LOOM_MAX_PREEMPTIONS=2` overrides it for a long run.
+/// Maximum number of preemptions in tests whose writer makes several times as many stores as the writers of
+/// the other tests. `LOOM_MAX_PREEMPTIONS=2` overrides it for a long run.
 const BOUND_OF_LONG: usize = 1;
 
 /// Returns the entry `[10 * at, 10 * at + 8)` with the value `at + 1`.

@@ -51,8 +51,8 @@ fn an_entry_is_split_into_three_and_merged_again() {
     }
 }
 
-/// C-36: a replacement over several nodes, whose right edge ends exactly where a node ends. The test tries
-/// all edges on trees of every small size, grown upwards, downwards and from the middle.
+/// C-36: the replaced range covers several nodes and ends exactly where a node ends. The test tries all edges
+/// on trees of every small size, grown upwards, downwards and from the middle.
 #[test]
 fn every_range_of_every_small_map_is_replaced() {
     for size in 1..=22u64 {

@@ -1,11 +1,11 @@
 //! Tests that a failed allocation changes nothing. Each allocation of a preallocation is refused once; the
 //! map is then unchanged, and no node is leaked.
 //!
-//! The global allocator of this program refuses one allocation of the current thread, which [`UNTIL_REFUSAL`]
-//! selects, and counts the blocks that the thread has in use. A global allocator applies to a whole program,
-//! so these tests are a separate program. A test sets [`UNTIL_REFUSAL`], makes the call, checks the map, and
-//! repeats with the next allocation until none is refused. A new call that allocates gets a function like
-//! `refuse_each`.
+//! The global allocator of this program refuses one allocation of the current thread, and counts the blocks
+//! that the thread has in use. [`UNTIL_REFUSAL`] selects the allocation. A global allocator applies to a
+//! whole program, so these tests are a separate program. A test sets [`UNTIL_REFUSAL`], makes the call,
+//! checks the map, and repeats with the next allocation until none is refused. A new call that allocates gets
+//! a function like `refuse_each`.
 #![cfg(not(loom))]
 
 mod support;

@@ -128,7 +128,7 @@ fn a_replacement_without_preallocated_nodes_changes_nothing() {
     }
 }
 
-/// Tests a map of `size` entries. Every other node is sparse; `thin` selects which.
+/// Tests a map of `size` entries. Every other node is sparse. If `thin` is 0, the first node is sparse.
 fn unreserved(size: u64, thin: u64, start: u64, end: u64) {
     let mut pair = Pair::<4>::of_size(size);
     pair.use_up();

@@ -12,8 +12,8 @@
 //! tells these cases apart too.
 //!
 //! An insertion or a removal makes at most two rotations, and changes a constant number of ranks on average.
-//! The rotations, where r is the rank of the parent before the rotation, and the inner child of a link is the
-//! child on the side of the link's sibling:
+//! The table shows the rotations. Here r is the rank of the parent before the rotation, and the inner child
+//! of a link is the child on the side of the link's sibling.
 //!
 //! | rotation | ranks before | ranks after, from the top |
 //! | --- | --- | --- |
@@ -24,10 +24,10 @@
 //!
 //! `mod.rs` links and unlinks objects, corrects `IntervalLink::max` on the path to the root, and then calls
 //! `rebalance_after_insert` or `rebalance_after_remove`. A new link is a leaf of rank 0. This file restores
-//! the ranks, and may neither change the order of the links nor leave a wrong `max`. Therefore this file
-//! changes the shape only by `rotate_up`, which keeps the order and the rank of each link, and corrects the
-//! `max` of both links. The callers of `rotate_up` then flip the parity of each link whose rank changes by
-//! one; a change by two flips nothing. The caller holds the lock of the tree exclusively.
+//! the ranks, and may neither change the order of the links nor leave a wrong `max`. Therefore only
+//! `rotate_up` changes the shape. It keeps the order and the rank of each link, and corrects the `max` of
+//! both links. The callers of `rotate_up` then flip the parity of each link whose rank changes by one; a
+//! change by two flips nothing. The caller holds the lock of the tree exclusively.
 //!
 //! `check.rs` verifies all rules; `tests/interval.rs` tries every small tree.
 //!

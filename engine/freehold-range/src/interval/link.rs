@@ -4,8 +4,8 @@
 //! `check.rs` read links. The lock that guards the tree guards these fields while the object is linked;
 //! otherwise the fields belong to the owner of the object. The fields are plain cells, not atomics, so an
 //! access without the lock is a data race. All access to the memory of a link goes through [`get`]. A new
-//! field is set in `new` and in `link`. If it belongs to the place in the tree and not to the object,
-//! `take_place_of` copies it.
+//! field is set in `new` and in `link`. If the field describes the place in the tree, `take_place_of` copies
+//! the field.
 #![expect(unsafe_code, reason = "objects are linked by pointers")]
 
 use core::ptr::{NonNull, null_mut};

@@ -1,5 +1,5 @@
-//! Tests of claims. They use a small map of every [`Shape`], in which one entry may be claimed by another
-//! writer or may be a reservation, and on each map every third range. The tests compare four results with a
+//! Tests of claims. They use a small map of every [`Shape`], and every third range on each map. One entry of
+//! a map may be claimed by another writer or may be a reservation. The tests compare four results with a
 //! model: the refusal of a claim, the claimed entries, the contents of the map after the claim is published,
 //! and the hole that the callback gets.
 //!
@@ -61,7 +61,7 @@ fn changed(change: Change, taken: &[Entry], (start, end): (u64, u64)) -> Vec<Ent
     }
 }
 
-/// Publishes `with` in place of what is claimed in `[from, to)`, and checks which hole the callback gets.
+/// Publishes `with` in place of the claimed entries in `[from, to)`, and checks which hole the callback gets.
 #[track_caller]
 fn publish(stage: &mut Stage<'_>, (from, to): (u64, u64), with: &[Entry], address: u64) {
     stage.writer.replace(from, to, &[]);
@@ -363,7 +363,8 @@ fn a_claim_has_eight_entries_at_most() {
     }
 }
 
-/// The additional hole takes two entries: one that fills it, and one that touches it.
+/// The claim of an additional hole takes two entries: the reservation that fills the hole, and the entry that
+/// touches the hole.
 #[test]
 fn a_claim_with_a_hole_has_six_other_entries_at_most() {
     for count in 1..=8 {

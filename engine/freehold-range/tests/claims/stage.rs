@@ -93,8 +93,8 @@ impl Shape {
     }
 
     /// Creates the map, and calls `act` with the map, a writer that has claimed nothing, and the items of the
-    /// scene. Afterwards the other writer cuts its claimed entry in two; a slot for the second half was
-    /// promised.
+    /// scene. Afterwards the other writer cuts its claimed entry in two. Its claim has reserved the slot for
+    /// the second half.
     pub fn act(&self, act: impl FnOnce(&mut Stage<'_>)) {
         let map = Box::new(Map::new());
         let entries = self.entries();
