@@ -84,8 +84,8 @@ pub(crate) const WRITER_SPINS: u32 = if CHECKED { 0 } else { 6 };
 /// Calls of `Host::relax` between two looks of a writer.
 pub(crate) const WRITER_SPIN_INTERVAL: u32 = 64;
 /// Number of times that a queued task looks at the lock again before it goes to sleep. These looks take about
-/// as long as going to sleep and being woken, so a wait costs at most about twice as much as the cheaper
-/// choice between spinning and sleeping.
+/// as long as going to sleep and being woken, so a wait costs at most about twice as much as the cheaper of
+/// spinning and sleeping.
 pub(crate) const SPINS_BEFORE_SLEEP: u32 = if CHECKED { 1 } else { 400 };
 /// Longest pause between two looks at a spin lock, in calls of `Host::relax`.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };
@@ -109,8 +109,8 @@ pub(crate) fn store_buffering_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// Registers `count` consecutive records of type `T` with the simulation, and the names of the fields that
-/// its report distinguishes. Does nothing in any other build.
+/// Registers with the simulation `count` consecutive records of type `T`, and the names of the fields that
+/// the simulation's report distinguishes. Does nothing in any other build.
 #[inline]
 pub fn announce_records<T>(
     name: &'static str,

@@ -207,7 +207,8 @@ fn raise(refs: &AtomicUsize) -> bool {
     false
 }
 
-/// A reference to a [`Counted`] object that keeps the object's memory allocated, but not the object alive.
+/// A reference to a [`Counted`] object. It keeps the memory of the object allocated, but does not keep the
+/// object alive.
 ///
 /// # Invariants
 ///

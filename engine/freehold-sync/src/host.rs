@@ -129,7 +129,7 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn now_ns() -> u64;
 
     /// Pauses briefly. Called in every iteration of a loop that waits for another CPU. Must not switch tasks
-    /// while a spin section is open, or while a read section is open that must stay on its CPU.
+    /// while a spin section is open, or while a read section that must stay on its CPU is open.
     fn relax();
 
     /// Runs `f` on the calling task's record of held locks. Returns `None` if the task has no record; its

@@ -26,8 +26,8 @@
 //! that runs the tests. `cargo xtask loom` runs these tests.
 //!
 //! A new lock gets a module here, a row in the table above, a table of the states of its word, and tests in
-//! `tests/loom_small.rs` or in a file of its own there. It reaches the kernel only through [`Host`], and
-//! reports each wait, acquisition and release to [`rank`].
+//! `tests/loom_small.rs` or in a file of its own in `tests`. The lock reaches the kernel only through
+//! [`Host`], and reports each wait, acquisition and release to [`rank`].
 //!
 //! # Three locks on the path of a fault
 //!

@@ -1,10 +1,10 @@
 //! Values per CPU, each on its own cache lines ([`PerCpu`]), and sums made of them ([`Counter`]).
 //!
-//! For values that many CPUs write often and few tasks read as a whole, for example lists of free frames, the
-//! slab of VMAs, and counts of resident pages. A CPU writes its own value without a lock and without
-//! read-modify-writes. This is correct because of the contract of [`Host::with_cpu`]: no two contexts run
-//! with the same number at the same time. So the closure that gets the value must be short, and must not
-//! wait.
+//! These types are for values that many CPUs write often and that few tasks read as a whole. Examples are
+//! lists of free frames, the slab of VMAs, and counts of resident pages. A CPU writes its own value without a
+//! lock and without read-modify-writes. This is correct because of the contract of [`Host::with_cpu`]: no two
+//! contexts run with the same number at the same time. So the closure that gets the value must be short, and
+//! must not wait.
 //!
 //! All values are allocated at creation; later calls allocate nothing and cannot fail. The test
 //! `a_counter_adds_up` in `tests/threads.rs` adds to one counter on several threads.

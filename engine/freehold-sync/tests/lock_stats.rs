@@ -2,7 +2,7 @@
 //!
 //! [`Clocked`] is `StdHost` with the time of [`NOW`], so a hold or a wait lasts exactly as long as the test
 //! says, and every recorded number is known. All cases are in one test, because the clock is a static. To add
-//! a case, take a snapshot before it and compare the difference.
+//! a case, take a snapshot before the case and check the difference to a snapshot after it.
 
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use freehold_sync::counted::Counted;

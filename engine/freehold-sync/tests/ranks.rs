@@ -40,7 +40,8 @@ fn locks_in_order_pass_and_leave_no_record() {
     let f = second.lock::<StdHost>(Rank::PageTableNested);
     let g = slab.lock::<StdHost>();
     assert_eq!(innermost(), Some(Rank::Slab));
-    // Locks may be released in any order, but a release that may wake a task needs all spin locks released.
+    // Locks may be released in any order, but all spin locks must be released before a release that may wake
+    // a task.
     drop((d, f, g, e, a, b));
     assert_eq!(innermost(), Some(Rank::IMmap));
     let c = c.downgrade();

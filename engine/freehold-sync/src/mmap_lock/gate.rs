@@ -35,9 +35,10 @@
 //!
 //! # Pairing of accesses
 //!
-//! The pairings are those of a VMA lock. Entering acquires what the last holder of the mmap lock did: through
-//! the number that this holder made even, or through the mmap lock if the range writer opens the gate itself.
-//! Closing acquires what range writers did before they left.
+//! The pairings are those of a VMA lock. A range writer that enters acquires the changes of the last holder
+//! of the mmap lock: through the number that this holder made even, or through the mmap lock if the range
+//! writer opens the gate itself. A task that closes the gate acquires the changes that range writers made
+//! before they left.
 
 use super::{MmapLock, MmapWriteGuard, WriteSection};
 use crate::atomic::{Ordering, const_unless_loom, fence};

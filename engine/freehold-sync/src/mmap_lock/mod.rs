@@ -167,8 +167,8 @@ impl<H: Host> MmapLock<H> {
         }
     }
 
-    /// Returns the lock with `slots`, which can record readers of its VMAs if the readers would contend on a
-    /// reader count. All mmap locks under which a VMA may be attached share the same slots.
+    /// Returns the lock with `slots`. The slots can record readers of its VMAs that would contend on a reader
+    /// count. All mmap locks under which a VMA may be attached share the same slots.
     #[must_use]
     pub fn with_slots(mut self, slots: Counted<ReaderSlots<H>>) -> Self {
         self.read.vmas.set_slots(slots);

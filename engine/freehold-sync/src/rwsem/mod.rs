@@ -6,21 +6,21 @@
 //!
 //! # Guarantees
 //!
-//! - The lock is phase-fair. A reader waits if a writer holds the lock, or waits for it, when the reader
-//!   arrives. A writer that releases the lock admits all readers that wait at that moment, before any other
+//! - The lock is phase-fair. If a writer holds the lock or waits for it when a reader arrives, the reader
+//!   waits. A writer that releases the lock admits all readers that wait at that moment, before any other
 //!   writer. So at most one writer overtakes a waiting reader, and only the readers of one phase overtake a
 //!   waiting writer.
 //! - A lock may [batch readers](RwSem::with_passing_writers): then a fixed number of waiting writers may
-//!   overtake the waiting readers, and all readers that wait by then hold the lock together. This option is
-//!   for a lock that its readers hold much longer than its writers. If each task takes such a lock often for
-//!   writing and rarely for reading, a lock that admits each reader immediately would never have two readers
-//!   at once.
+//!   overtake the waiting readers, and afterwards all waiting readers hold the lock together. This option is
+//!   for a lock that its readers hold much longer than its writers do. If each task takes such a lock often
+//!   for writing and rarely for reading, a lock that admits each reader immediately would never have two
+//!   readers at once.
 //! - Among writers, a running writer may overtake a writer that is still waking up. A writer that was
 //!   overtaken a few times keeps new writers out of the queue until it has acquired the lock.
 //! - A writer that finds the lock held looks a few times, with pauses, before it queues. So a task that takes
 //!   the lock repeatedly may take it several times in a row, and the cache lines of the lock move only once
-//!   for all these holds. Only holds that fit between the looks overtake the waiting writer: a few dozen
-//!   short holds.
+//!   for all these holds. Holds that overtake the waiting writer in this way must fit between its looks, so
+//!   they are at most a few dozen short holds.
 //! - Without contention, acquiring and releasing cost one atomic read-modify-write each.
 //! - A writer can become a reader without releasing the lock ([`RwSemWriteGuard::downgrade`]). A reader
 //!   cannot become a writer.
@@ -38,15 +38,15 @@
 //! | 63 | writer | a writer holds the lock, or the lock is granted to the queue of writers | |
 //!
 //! Tasks beyond these bounds wait outside the queue: they look again and again, and the guarantees above do
-//! not cover them. A reader is in doubt for a few instructions only. To reach that bound, half a million
-//! tasks would each have to be preempted within these instructions.
+//! not cover them. A reader is in doubt for a few instructions only. To reach the bound of readers in doubt,
+//! half a million tasks would each have to be preempted within these instructions.
 //!
 //! | state | holders | transition |
 //! | --- | --- | --- |
 //! | all zero except the phase and read waiters | no task; a queued reader admits itself | a reader's addition, a writer's exchange |
 //! | readers > 0, no writer, no write waiters | the readers; a queued reader admits itself | the last reader's subtraction; a writer queues |
 //! | readers > 0, no writer, write waiters > 0 | the readers; new readers queue | the last reader grants the lock to the writers |
-//! | writer | one writer | release: the read waiters become readers, unless the lock still batches readers and writers wait; otherwise a write waiter becomes the writer; otherwise zero. Or downgrade |
+//! | writer | one writer | release: the read waiters become readers; if there are none, or if a write waiter may overtake them, a write waiter becomes the writer; with no waiters, zero. Downgrade: the writer becomes a reader |
 //! | readers = 0, no writer, write waiters > 0 | no task; lasts for a moment only | the task that caused the state grants the lock |
 //!
 //! A reader first adds itself to the word and then looks at the old value: that is its single
@@ -57,10 +57,10 @@
 //!
 //! One bit is enough for the phase. The readers that one flip admits hold the lock, and only a writer that
 //! holds the lock flips the phase. So no second flip occurs before each of these readers has noticed the
-//! first flip and released the lock. For that reason the last writer that abandons its wait does not admit
-//! the readers behind it with a flip: other readers may hold the lock and may not have noticed their flip
-//! yet. Instead that writer wakes the waiting readers, and each moves itself from the waiters to the readers.
-//! Until then the waiting readers keep no task out.
+//! first flip and released the lock. For that reason the last waiting writer does not flip the phase when it
+//! abandons its wait: other readers may hold the lock and may not have noticed their flip yet. Instead that
+//! writer wakes the waiting readers, and each reader moves itself from the waiters to the readers. Until they
+//! have moved, the waiting readers keep no task out.
 //!
 //! # The words that tasks sleep on
 //!
@@ -152,7 +152,7 @@ impl<H: Host> RwSem<H> {
         }
     }
 
-    /// Returns the lock as one that batches readers: up to `writers` waiting writers may overtake waiting
+    /// Returns the lock, which then batches readers: up to `writers` waiting writers may overtake waiting
     /// readers.
     pub fn with_passing_writers(mut self, writers: u32) -> Self {
         self.passing_writers = writers;

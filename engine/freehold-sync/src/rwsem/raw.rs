@@ -1,4 +1,4 @@
-//! The protocol of the reader/writer lock, without guards, ranks and statistics, which `mod.rs` adds.
+//! The protocol of the reader/writer lock. `mod.rs` adds guards, ranks and statistics.
 //!
 //! [`RwSem`](super::RwSem) and the external rwsem of a VMA (`vma_lock/external_rwsem.rs`) use this type. The
 //! [module head](super) describes the state word, the words that tasks sleep on, and which accesses pair.
@@ -414,8 +414,9 @@ impl<H: Host> RawRwSem<H> {
             // this task can leave the token to it.
             H::relax();
         }
-        // This task may have received the wake-up for a token: wake another writer. Relaxed: the host orders
-        // a wake-up before the return of the wait that the wake-up ends, so this task sees the token.
+        // This task may have received the wake-up for a token. If a token is stored, wake another writer.
+        // Relaxed: the host orders a wake-up before the return of the wait that the wake-up ends, so this
+        // task sees the token.
         if self.write_token.load(Ordering::Relaxed) == TOKEN {
             H::wake_one(&self.write_token);
         }
@@ -431,8 +432,8 @@ impl<H: Host> RawRwSem<H> {
             // Relaxed: the writer has made no change that another task waits for.
             match self.exchange(word, left, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(()) => {
-                    // This was the last waiting writer, so the readers that waited for it admit themselves.
-                    // The module head explains why this task does not flip the phase.
+                    // This was the last waiting writer, so the readers that waited behind this writer admit
+                    // themselves. The module head explains why this task does not flip the phase.
                     if !left.bars_readers() && left.read_waiters() > 0 {
                         self.wake_readers();
                     }
@@ -513,8 +514,8 @@ impl<H: Host> RawRwSem<H> {
         H::wake_all(&self.read_event);
     }
 
-    /// Stores the token for a queued writer, and wakes one. The caller has granted the lock in the state
-    /// word.
+    /// Stores the token for a queued writer, and wakes one queued writer. The caller has granted the lock in
+    /// the state word.
     #[cold]
     fn hand_over(&self) {
         // Release: pairs with the acquire in `take_token`. Also passes on the releases of earlier readers and

@@ -8,7 +8,7 @@
 //! | recorded | counted for |
 //! | --- | --- |
 //! | acquisitions | every reader and writer |
-//! | contended acquisitions, and the time waited | those that did not acquire the lock at once |
+//! | contended acquisitions, and the time waited | readers and writers that did not acquire the lock at once |
 //! | time held for reading | readers, from admission to release |
 //! | time held for writing | writers, from admission to release *or downgrade*: the exclusive part only |
 //! | time held downgraded | downgraded writers, from the downgrade to the release |

@@ -7,8 +7,8 @@
 //! defers or waits for them. `std_host.rs` is the host for real threads; the [module head](super) says what
 //! both hosts guarantee.
 //!
-//! The host must order as little as the contract of `Host` allows. If it ordered more, a test would not see
-//! that the tested code lacks an order. The host must also make every wait visible to loom, which then
+//! The host must order as little as the contract of `Host` allows. If the host ordered more, a test would not
+//! detect a missing order in the tested code. The host must also make every wait visible to loom, which then
 //! reports a lost wake-up as a deadlock. `tests/loom_small.rs` tests the grace periods.
 #![expect(unsafe_code, reason = "implements the host's contract, and runs deferred functions")]
 

@@ -2,10 +2,10 @@
 //!
 //! A caller passes a guard for reading, a guard for writing or the guard of a range writer, and so shows that
 //! it may lock or change the VMA. Only `try_read` needs no guard. In a release build the functions make no
-//! further check at run time. Each takes the locking design from the mmap lock and calls its counterpart in
-//! `read.rs` or `write.rs`. The protocol is there and in the [module head](super). The callers are in
-//! `freehold`: `space/vma_lock.rs`, `space/locking.rs` and `vma/locked_list.rs`. A new function here takes a
-//! guard as its proof; its steps belong in `read.rs` or `write.rs`.
+//! further check at run time. Each function takes the locking design from the mmap lock and calls its
+//! counterpart in `read.rs` or `write.rs`. The protocol is there and in the [module head](super). The callers
+//! are in `freehold`: `space/vma_lock.rs`, `space/locking.rs` and `vma/locked_list.rs`. A new function here
+//! takes a guard as its proof; its steps belong in `read.rs` or `write.rs`.
 
 use super::{ReadFail, ReaderPlace, VmaLock};
 use crate::host::{Host, Killed};
@@ -78,7 +78,7 @@ impl VmaLock<'_> {
     }
 
     /// Locks the VMA for writing like [`write`](Self::write), if it is attached, unlocked and certainly has
-    /// no reader. Returns true if it is locked. Never waits, so the caller may hold a spin lock.
+    /// no reader. Returns true on success. Never waits, so the caller may hold a spin lock.
     ///
     /// # Panics
     /// With debug assertions, panics if the VMA is write-locked.

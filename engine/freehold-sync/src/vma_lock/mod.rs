@@ -13,10 +13,10 @@
 //!   a range writer. It locks each VMA separately, and unlocks each before it releases that right.
 //! - A reader may see an unlocked VMA as locked (a stale number), but never a locked VMA as unlocked.
 //! - A reader may be late. VMAs are type-stable within an RCU read section: memory that was a VMA when the
-//!   reader found it remains a VMA until the section ends, perhaps of another address space. A *life* of a
-//!   VMA is the time between the allocation of its memory from the slab and the return of the memory to the
-//!   slab. The lock keeps a late reader from using the data of a later life. The caller checks the bounds of
-//!   the VMA after it has the lock.
+//!   reader found it remains a VMA until the section ends, although the VMA may then belong to another
+//!   address space. A *life* of a VMA is the time between the allocation of its memory from the slab and the
+//!   return of the memory to the slab. The lock keeps a late reader from using the data of a later life. The
+//!   caller checks the bounds of the VMA after it has the lock.
 //!
 //! # Mechanism
 //!
@@ -28,25 +28,25 @@
 //! readers out, and sleep until the count shows that they have left. To unlock, make the number even with a
 //! store.
 //!
-//! Each side changes the count between its two steps, so one of the two sides is second in the order of these
-//! changes. A reader that is second sees the odd number and fails. A writer that is second finds the count
-//! raised, or per-CPU, and waits.
+//! The writer changes the count after it has marked the VMA, and a reader changes the count before it reads
+//! the number. One of the two sides is second in the order of these changes. A reader that is second sees the
+//! odd number and fails. A writer that is second finds the count raised, or per-CPU, and waits.
 //!
 //! **Waiting**: only one task can wait, because no other task may change the VMA. That task sleeps on the
 //! count word, and a reader that leaves wakes the task by the address of the word. So a wake-up is correct
 //! even if the VMA has been recycled: the count of the recycled VMA is the same word on which the writer of
 //! the new address space waits. The reader needs neither the address space nor a reference to it (hazard C-19
 //! cannot occur). After its decrement a reader does not read the VMA any more. By then the writer may already
-//! be awake, have ended the VMA, and have freed its memory. So the reader opens an RCU read section before
-//! the decrement, which keeps the word valid until the reader has woken the task by the address. If no writer
+//! be awake, have ended the VMA, and have freed its memory. So, before the decrement, the reader opens an RCU
+//! read section, which keeps the word valid until the reader has woken the task by the address. If no writer
 //! waits, a reader wakes no task and needs no section.
 //!
 //! **Per-CPU readers**: readers of one VMA on many CPUs would transfer the cache line of its count twice for
-//! each reader. So a VMA on which readers often contend becomes per-CPU: each CPU has a slot
-//! ([`ReaderSlots`](crate::ReaderSlots)) that can record one reader of one VMA, instead of the count of the
-//! VMA (distributed reader indicators with revocation, as in BRAVO: Dice and Kogan, 2019). The readers of a
-//! VMA are those in the count and those in slots. Readers are interchangeable: a reader that leaves removes
-//! *a* reader of the VMA from the slot that it entered, or, if that slot holds none, from the count.
+//! each reader. So a VMA on which readers often contend becomes per-CPU: each CPU has one slot
+//! ([`ReaderSlots`](crate::ReaderSlots)), which can then record one reader of the VMA in place of the count
+//! (distributed reader indicators with revocation, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA
+//! are those in the count and those in slots. Readers are interchangeable: a reader that leaves removes *a*
+//! reader of the VMA from the slot that it entered, or, if that slot holds none, from the count.
 //!
 //! **External rwsem**, if the mmap lock selects it: see `external_rwsem`. Everything else is unchanged.
 //!
@@ -110,7 +110,7 @@
 //! | the writer's exchange, or its clearing of bit 30 | the reader's raise, or its second look from a slot | the reader sees the odd number, or a later one |
 //! | `unlock_write` stores the number | the reader's load of the number | a reader that finds the number even sees the writer's changes |
 //! | a reader's decrement | the writer's exchange and its loads while it waits; `detach` | the reader's accesses end before the writer's begin |
-//! | a reader empties its slot | the writer's look at the slot; or another reader's failure to empty the slot, which then lowers the count for both | the reader's accesses end before the writer's begin |
+//! | a reader empties its slot | the writer's look at the slot; or the failed attempt of another reader to empty the slot (that reader then lowers the count for both) | the reader's accesses end before the writer's begin |
 //!
 //! All changes of the count are read-modify-writes, except the store in `attach` and the store of 0 with the
 //! external rwsem held. All changes of a slot are read-modify-writes. So an access that sees a later value

@@ -1,10 +1,10 @@
 //! Read locking of a VMA.
 //!
-//! A reader enters through the count of the VMA or through a slot of its CPU. It then checks that the VMA
+//! A reader enters through the count of the VMA or through the slot of its CPU. It then checks that the VMA
 //! belongs to its address space and is not write-locked, and leaves if a check fails. `write.rs` has the
-//! other side, and `by_guard.rs` the functions that callers use. The [module head](super) gives the reasons
-//! for each step. A reader must not access the VMA after the step by which it leaves, because the VMA may
-//! already be freed.
+//! other side, and `by_guard.rs` has the functions that callers use. The [module head](super) gives the
+//! reasons for each step. A reader must not access the VMA after the step by which it leaves, because the VMA
+//! may already be freed.
 
 use super::{
     ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, ReadFail, ReaderPlace, VmaLock, VmaLocking,

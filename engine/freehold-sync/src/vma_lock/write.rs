@@ -2,8 +2,8 @@
 //!
 //! A writer marks the VMA by an odd sequence number, keeps new readers out, and sleeps until the readers
 //! inside have left. The caller has the right to change the VMA, so two writers never meet here. `read.rs`
-//! has the other side, and `by_guard.rs` the functions that callers use. `tests/loom_vma/` tests both sides
-//! together.
+//! has the other side, and `by_guard.rs` has the functions that callers use. `tests/loom_vma/` tests both
+//! sides together.
 
 use super::{ATTACHED, DETACHED, DRAINING, EXTERNAL, PER_CPU, READER, VmaLock, VmaLocking};
 use crate::atomic::{AtomicU32, Ordering, store_buffering_fence};
@@ -28,7 +28,7 @@ impl VmaLock<'_> {
         self.write_by(locking, H::wait_killable)
     }
 
-    /// Like [`write`](Self::write), if there are no readers. Returns true if the VMA is locked.
+    /// Locks the VMA for writing like [`write`](Self::write), if it has no readers. Returns true on success.
     pub(crate) fn try_write_with<H: Host>(self, locking: &VmaLocking<H>) -> bool {
         self.write_by(locking, |_, _| Err(Killed)).is_ok()
     }
@@ -77,8 +77,9 @@ impl VmaLock<'_> {
     fn increment_seq(self) {
         // Relaxed: only a task that may change the VMA writes the number.
         let before = self.seq.0.load(Ordering::Relaxed);
-        // Release: when the number becomes even, pairs with the acquire in `try_read`. When it becomes odd, a
-        // reader that changes the count after the writer sees the odd number through the count.
+        // Release: when the number becomes even, pairs with the acquire in `try_read`. When it becomes odd,
+        // the count passes the number on: a reader whose change of the count follows the writer's change sees
+        // the odd number.
         self.seq.0.store(before.wrapping_add(1), Ordering::Release);
     }
 

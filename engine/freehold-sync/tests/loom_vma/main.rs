@@ -4,9 +4,9 @@
 //! and a lost wake-up as a deadlock. Under loom, a VMA admits at most two readers (`VMA_COUNT_LIMIT`). The
 //! tests with three threads bound the number of preemptions.
 //!
-//! This file tests readers in the count, `per_cpu.rs` readers in slots, and `external_rwsem.rs` readers of an
-//! external rwsem. Scenarios that the three share are in `world.rs`. loom does not check the total order of
-//! `SeqCst` on which slots rely; the unit tests in `src/axioms/slots.rs` do.
+//! This file tests readers in the count, `per_cpu.rs` tests readers in slots, and `external_rwsem.rs` tests
+//! readers of an external rwsem. Scenarios that the three files share are in `world.rs`. loom does not check
+//! the total order of `SeqCst` on which slots rely; the unit tests in `src/axioms/slots.rs` check that order.
 #![cfg(loom)]
 
 mod external_rwsem;

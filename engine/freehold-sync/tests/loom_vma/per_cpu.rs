@@ -141,7 +141,8 @@ fn c19_late_reader_in_a_slot_rejects_a_vma_of_another_space() {
 }
 
 /// The second space counts its readers and uses no slots. Afterwards the VMA returns to the first space. In
-/// every life, the writer waits for a late reader of the first space in a slot.
+/// every life of the VMA, a late reader of the first space may be in a slot, and the writer waits for that
+/// reader.
 #[test]
 fn c19_space_without_slots_waits_for_a_late_reader_in_a_slot() {
     model_bounded(4, || {

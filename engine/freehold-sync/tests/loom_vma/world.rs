@@ -58,7 +58,8 @@ impl World {
         Self::with_locks([(); 2].map(|()| Lock::new().with_slots(slots.clone())))
     }
 
-    /// Creates a world in which readers of the first space use slots and readers of the second never do.
+    /// Creates a world in which readers of the first space use slots and readers of the second space never
+    /// do.
     pub fn half_per_cpu() -> Arc<Self> {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         let world = Self::with_locks([
@@ -175,8 +176,8 @@ pub fn recycled_into_another_space(world: &World) {
     drop(guard);
 }
 
-/// Reads as a late reader from the tree of the first space. If the lock succeeds, the VMA belongs to that
-/// space.
+/// Reads the VMA as a late reader that has found it in the tree of the first space. If the lock succeeds, the
+/// VMA belongs to that space.
 pub fn read_as_late_reader(world: &World) {
     if let Ok(place) = world.try_read(0) {
         assert_eq!(world.owner.load(Relaxed), 0, "a reader has locked a VMA of another space");
@@ -247,7 +248,7 @@ pub fn a_late_reader_of_a_recycled_vma(world: &Arc<World>) {
     check_recycled(world);
 }
 
-/// Runs a late reader of the first space and a reader of the second.
+/// Runs a late reader of the first space and a reader of the second space.
 pub fn a_late_reader_and_a_reader_of_this_life(world: &Arc<World>) {
     let writer = spawn(world, recycled_into_another_space);
     let second_reader = spawn(world, read_in_second_space);
