@@ -3,16 +3,16 @@
 //! The removal of translations or rights requires three steps, in this order: flush the TLBs, release the
 //! frames that were mapped, and free the tables that were unlinked. A [`Gather`] collects this work in
 //! storage of its own and does it in batches. A flush that interrupts other processors costs each interrupted
-//! processor more than the requesting processor. For large ranges, a caller therefore gives the gather [a
-//! larger buffer](Gather::use_buffer). Frames in this buffer are *kept*: the gather has moved them there
-//! instead of flushing, and releases them after the next flush.
+//! processor more than it costs the requesting processor. For large ranges, a caller therefore gives the
+//! gather [a larger buffer](Gather::use_buffer). Frames in this buffer are *kept*: the gather has moved them
+//! there instead of flushing, and releases them after the next flush.
 //!
 //! # Overlapping gathers (hazard C-4)
 //!
-//! A thread may find an entry already empty because another gather cleared it and has not flushed yet. The
-//! thread must not report its own operation as done before that flush. So every gather counts itself in the
-//! space's [`GatherState`] before its first change. If a gather finishes and finds another gather counted, it
-//! flushes everything, including the walk caches.
+//! A thread may find an empty entry that another gather has cleared and not flushed yet. The thread must not
+//! report its own operation as done before that flush. So every gather counts itself in the space's
+//! [`GatherState`] before its first change. If a gather finishes and finds another gather counted, it flushes
+//! everything, including the walk caches.
 //!
 //! | pending | state |
 //! | --- | --- |
@@ -26,9 +26,9 @@
 //!
 //! `tests/gather.rs` tests the order of the work, and `tests/loom.rs` tests overlapping gathers.
 //!
-//! A further kind of pending work is recorded without a flush, is counted in `has_pending`, and is done in
+//! To add a kind of pending work, record it without a flush, count it in `has_pending`, and do it in
 //! `release_and_free`. Frames are released and tables are freed only while the caller holds no table lock;
-//! only [`Gather::flush`] may be called under one.
+//! only [`Gather::flush`] may be called under a table lock.
 
 #![expect(unsafe_code, reason = "frees tables that no entry points to")]
 
@@ -145,8 +145,8 @@ impl GatherState {
 
     /// Counts a gather, before its first change.
     fn enter(&self) {
-        // Relaxed: the count is sequenced before the clear that follows. The clear is a release and publishes
-        // the count, as does the unlock of the table. See `others`.
+        // Relaxed: the count is sequenced before the clear that follows. The clear and the unlock of the
+        // table are releases, and publish the count. See `others`.
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 

@@ -143,9 +143,9 @@ pub struct Translation {
 /// address that is not canonical raises no page fault on x86: the kernel raises SIGSEGV, with the code
 /// SI_KERNEL and without an address. The root table is an argument of `Platform::space_created`.
 ///
-/// Takes no lock. The caller keeps the tables from being freed: no flush may return before the walk has
-/// ended, and before the access to the frame that the walk found has ended. Processors guarantee this because
-/// they answer a flush only between two instructions.
+/// Takes no lock. The caller keeps the tables from being freed: no flush may return before both the walk and
+/// the access to the frame that it found have ended. Processors guarantee this because they answer a flush
+/// only between two instructions.
 ///
 /// # Errors
 /// Returns the fault that the processor would raise.

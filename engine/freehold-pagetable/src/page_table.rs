@@ -47,8 +47,8 @@ impl core::error::Error for TableError {}
 
 /// The page tables of one address space.
 ///
-/// The type does not own the memory of its tables. Every call gets the memory as an argument, which must
-/// always be the same memory. [`destroy`](Self::destroy) frees the root.
+/// The type does not own the memory of its tables. Every call gets the memory as an argument, and all calls
+/// must get the same memory. [`destroy`](Self::destroy) frees the root.
 pub struct PageTable<F, M> {
     /// The root table. Never changes.
     root: Pfn,

@@ -3,10 +3,10 @@
 //! Splitting a leaf above 4 KiB into a table of smaller leaves.
 //!
 //! The new table translates the same addresses with the same rights, so a split flushes nothing and needs
-//! only the lock of the table that has the leaf. If a table was deposited with that table (`table.rs` defines
-//! the term), the split uses it and needs no memory. [`PreallocatedTable`] owns a table until it is deposited
-//! or linked. A huge page of anonymous memory always has a deposited table, because a munmap of a part of it
-//! must not fail. Collapsing is in `fault/collapse.rs` of `freehold`.
+//! only the lock of the table that has the leaf. If a table was deposited for such a split (`table.rs`
+//! defines the term), the split uses the deposited table and allocates nothing. [`PreallocatedTable`] owns a
+//! table until it is deposited or linked. A huge page of anonymous memory always has a deposited table,
+//! because a munmap of a part of the page must not fail. Collapsing is in `fault/collapse.rs` of `freehold`.
 //!
 //! `tests/tables.rs` tests that a split changes no translation, `tests/kept.rs` tests splits with deposited
 //! tables, and `tests/loom.rs` tests splits while the hardware walks (C-62).
@@ -28,8 +28,7 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     /// processors have errata about translations of two sizes. A platform for such a processor flushes the
     /// leaf before it calls this function.)
     ///
-    /// The new table is one that was [deposited](crate::EntryGuard::deposit) for this purpose, if there is
-    /// one.
+    /// Uses a table that was [deposited](crate::EntryGuard::deposit) for this purpose, if there is one.
     ///
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory for the table. Nothing has changed then.

@@ -12,8 +12,9 @@
 //! No entry points to it, so neither the hardware nor a walk reaches it. A task that installs a huge leaf
 //! [deposits](EntryGuard::deposit) a table, so that a split of a leaf of this upper table needs no
 //! allocation. A task that removes such a leaf [withdraws](EntryGuard::withdraw) a table. The list belongs to
-//! the upper table and is guarded by its lock; which leaf a deposited table was meant for does not matter.
-//! Before the deposit and after the withdrawal, the table is a [`PreallocatedTable`] that its task owns.
+//! the upper table and is guarded by its lock. A split may use any table of the list, whichever leaf the
+//! table was deposited for. Before the deposit and after the withdrawal, the table is a [`PreallocatedTable`]
+//! that its task owns.
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
@@ -149,8 +150,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'a, F, M, LEV
         EntryGuard { table: self, _lock: lock }
     }
 
-    /// Returns the current entry for `address`, without the lock. The result is a hint, except for what other
-    /// locks of the caller keep unchanged. The result may be any word if the table was
+    /// Returns the current entry for `address`, without the lock. The result is a hint, unless other locks of
+    /// the caller keep the entry unchanged. The result may be any word if the table was
     /// [reclaimed](crate::reclaim) after it was found.
     #[inline]
     pub fn peek(&self, address: VirtAddr) -> Pte<F> {

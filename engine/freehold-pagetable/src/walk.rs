@@ -1,7 +1,7 @@
-//! The walker over a range, which all operations on ranges use: [`PageTable::walk`] calls a [`Visitor`] with
-//! each locked table and each large leaf. The constants of the visitor decide what the walk does at an empty
-//! span or at a large leaf that the range covers only in part. A new policy is a variant of [`AbsentPolicy`]
-//! or [`LargeLeafPolicy`], with its case in `Walk::entry` or `Walk::large`.
+//! The walker that all operations on ranges use: [`PageTable::walk`] calls a [`Visitor`] with each locked
+//! table and each large leaf. The constants of the visitor decide what the walk does at an empty span or at a
+//! large leaf that the range covers only in part. A new policy is a variant of [`AbsentPolicy`] or
+//! [`LargeLeafPolicy`], with its case in `Walk::entry` or `Walk::large`.
 //!
 //! Three rules must hold. The walk holds one table lock at a time, and none while it calls
 //! [`Visitor::unlocked`], where a visitor flushes. An entry that was read without the lock is read again

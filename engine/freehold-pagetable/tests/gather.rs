@@ -198,8 +198,8 @@ fn c53_an_unchanged_entry_is_flushed_for_a_pending_gather() {
     assert_eq!(one.take(), [exact(AT, AT + PAGE, false)]);
 }
 
-/// Hazard C-4: a zap that skips an empty entry does not even count itself. Another gather may have emptied
-/// the entry.
+/// Hazard C-4: a gather that has changed nothing is not counted, but still flushes if another gather is
+/// counted. A zap may have skipped an entry that the other gather has emptied.
 #[test]
 fn c4_a_gather_that_changed_nothing_flushes_for_a_pending_one() {
     let memory = Memory::new(8);

@@ -4,9 +4,9 @@
 //! The memory of a test (`common/mod.rs`) can refuse an allocation. So a test sees whether a split used a
 //! deposited table or allocated one, and the number of live tables shows whether each table was freed once.
 //!
-//! The list is accessed only under the lock of the upper table. So two splits never take the same table, and
-//! neither do a split and the removal of a leaf. Because the lock orders all accesses, no test here runs
-//! under loom or shuttle.
+//! The list is accessed only under the lock of the upper table. So two splits, or a split and the removal of
+//! a leaf, never take the same table. Because the lock orders all accesses, no test here runs under loom or
+//! shuttle.
 
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{

@@ -232,9 +232,9 @@ fn c62_two_splits_install_one_table() {
     });
 }
 
-/// The TLB of one processor for one page, and its walk cache for the table above. Each is empty or filled. A
-/// flush empties the walk cache only if it says that tables were freed, because hardware may keep the walk
-/// cache otherwise.
+/// The TLB of one processor for one page, and its walk cache for the table above. Each of the two is empty or
+/// filled. A flush empties the walk cache only if the flush says that tables were freed, because hardware may
+/// keep the walk cache during other flushes.
 struct CachedTlb {
     leaf: AtomicU64,
     walk: AtomicU64,

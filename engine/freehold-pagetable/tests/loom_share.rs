@@ -23,8 +23,8 @@ type Tables = PageTable<X86_4, Memory>;
 const RW: PteFlags = PteFlags::USER.union(PteFlags::WRITE);
 const PAGE: Pfn = Pfn::new(0);
 
-/// Two spaces, and a flag that is set while a processor walks the tables of the first. A flush of the first
-/// space with `tables_freed` waits until the flag is clear.
+/// Two spaces, and a flag that is set while a processor walks the tables of the first space. A flush of the
+/// first space with `tables_freed` waits until the flag is clear.
 struct World {
     memory: Memory,
     spaces: [Tables; 2],
@@ -37,7 +37,7 @@ fn at() -> VirtAddr {
 
 impl World {
     /// Returns a world in which the second space has a huge page. If `shared` is set, the first space shares
-    /// the table of the second.
+    /// the table of the second space.
     fn new(shared: bool) -> Arc<Self> {
         let memory = Memory::new(8);
         let spaces = [Tables::new(&memory).unwrap(), Tables::new(&memory).unwrap()];
@@ -101,8 +101,8 @@ fn two_sharers_of_a_table_are_counted_once() {
     });
 }
 
-/// C-13: a processor of the leaving space is still in the table when the other space, now its only user,
-/// frees the table.
+/// C-13: a processor of the leaving space is still in the table when the other space, now the only user of
+/// the table, frees the table.
 #[test]
 fn c13_unsharing_waits_for_walkers() {
     loom::model(|| {
