@@ -44,8 +44,8 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
     }
 
-    /// Ages `range`, and passes changed translations to `stale`. Repeats the walk with splits where a huge
-    /// page reaches across an edge.
+    /// Ages `range`, and passes changed translations to `stale`. Repeats the walk with splits if a huge page
+    /// reaches across an edge.
     fn age_in<S: StaleTranslations>(&self, range: UserRange, what: Aging, stale: &mut S) {
         let (platform, mut rest) = (self.platform(), range.va());
         loop {
@@ -67,7 +67,7 @@ struct AgingVisitor<'f, P, S, const SPLIT: bool> {
     platform: &'f P,
     what: Aging,
     stale: &'f mut S,
-    /// The walk ended at a huge page; this is the part of that page inside the range.
+    /// If the walk ended at a huge page, the part of that page inside the range.
     edge: Option<VaRange>,
 }
 

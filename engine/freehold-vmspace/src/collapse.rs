@@ -4,8 +4,8 @@
 //!
 //! The entries are closed and flushed before the copy, so that no program stores to a small page that was
 //! already copied. The entries are removed after the copy, because the copy reads the frame numbers from
-//! them. The caller excludes faults, changes of VMAs, and walks of the reverse map. Only a pin that takes no
-//! lock may read the table during the steps: the pin finds open entries, closed entries, or none.
+//! them. The caller excludes faults, changes of VMAs, and walks of the reverse map. Only a task that pins a
+//! page without a lock may read the table during the steps. It finds open entries, closed entries, or none.
 //! `tests/huge/collapse.rs` of `freehold` tests the result, and `tests/huge/storm.rs` tests it with
 //! concurrent tasks.
 #![expect(unsafe_code, reason = "frees a table")]
@@ -58,7 +58,7 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Removes the small pages of `range`, which one table covers, and the table.
+    /// Removes the small pages of `range`, and the one table that covers `range`.
     ///
     /// # Safety
     ///

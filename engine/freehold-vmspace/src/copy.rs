@@ -45,8 +45,8 @@ impl<P: Platform> VmSpace<P> {
             let (pte, level) = self.peek(address);
             match pte.kind(level) {
                 // Skips the span of an empty entry above the lowest level. Empty entries of small pages are
-                // left to the walk over their table, which is faster because a table records which of its
-                // entries are filled.
+                // left to the walk over their table. That walk is faster, because a table records which of
+                // its entries are filled.
                 Kind::None if level > Level::Pte => match address.next_span(level) {
                     Some(next) => at = next.get(),
                     None => return Ok(range.end()),
@@ -78,7 +78,7 @@ impl<P: Platform> VmSpace<P> {
 
     /// Copies the entries of `range` to `child`, table by table, according to `fork`. Returns the number of
     /// pages that were skipped because they are pinned. If `fork.private` is set, entries of this space that
-    /// allowed a store lose that right too. `gather` must then flush, even if this call fails.
+    /// allowed a store lose the right to write. `gather` must then flush, even if this call fails.
     ///
     /// # Errors
     ///

@@ -2,11 +2,11 @@
 //! (`table.rs` of `freehold-pagetable` defines deposited tables). Faults and MADV_COLLAPSE call this module
 //! to map huge pages.
 //!
-//! A huge page is mapped, and the huge page of zeroes replaced, under the lock of the table of 2 MiB entries.
-//! The entry and its deposited table are stored in one hold of the lock, so that a later split, for example
-//! in a zap, cannot run out of memory. Every small frame of a huge page has a record of its own, so a split
-//! changes entries but no record. `collapse.rs` makes huge pages of small ones. `large.rs` has the huge pages
-//! of pools, which never split. `tests/huge/` of `freehold` tests all this.
+//! A huge page is mapped, and the huge page of zeroes is replaced, under the lock of the table of 2 MiB
+//! entries. The entry and its deposited table are stored in one hold of the lock, so that a later split, for
+//! example in a zap, cannot run out of memory. Every small frame of a huge page has a record of its own, so a
+//! split changes entries but no record. `collapse.rs` makes huge pages of small ones. `large.rs` has the huge
+//! pages of pools, which never split. `tests/huge/` of `freehold` tests all this.
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,

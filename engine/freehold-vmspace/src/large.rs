@@ -3,8 +3,8 @@
 //! These operations do for huge pages of pools what `copy.rs`, `move_entries.rs` and `write_protect.rs` do
 //! for small pages. The record of a page's first frame counts for the whole page. The caller keeps the tables
 //! linked and unshared (`hugetlb/` of `freehold`); this file takes only locks of tables. `tests/hugetlb/` of
-//! `freehold` tests these operations. A change of a rule there, for example for a kind of marker, also needs
-//! a change here.
+//! `freehold` tests these operations. A change of a rule for small pages, for example for a kind of marker,
+//! also needs a change here.
 
 use crate::{
     AnonPage, Fork, ForkGather, HugePageSize, MigrationEntry, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
@@ -122,15 +122,15 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Copies the entries of `range` to the same addresses of `child`. If stores make private copies, copies
-    /// every entry, and both spaces must copy a page before they write to it. Otherwise copies only
-    /// write-protected entries. `known` returns the place of the copy of a pinned page.
+    /// every entry, and both spaces must copy a page before they write to it. If stores do not make private
+    /// copies, copies only write-protected entries. `known` returns the place of the copy of a pinned page.
     ///
     /// The caller excludes faults, and no other task knows the child.
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory for the child's tables, or like [`copy_pinned`](Self::copy_pinned). The
-    /// entries copied before the failure stay in the child.
+    /// Fails if there is no memory for the child's tables, or in the same cases as
+    /// [`copy_pinned`](Self::copy_pinned). The entries copied before the failure stay in the child.
     pub fn copy_large(
         &self,
         how: LargeFork,
@@ -158,7 +158,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails like [`copy_pinned`](Self::copy_pinned), and if the page has too many references.
+    /// Fails in the same cases as [`copy_pinned`](Self::copy_pinned), and if the page has too many
+    /// references.
     fn child_entry(
         &self,
         address: VirtAddr,

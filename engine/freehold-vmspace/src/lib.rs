@@ -31,10 +31,11 @@
 //! | `page_index.rs`, `user_range.rs` | positions of pages in a file, and ranges of pages in a space |
 //!
 //! A new operation on entries gets a file here, with a row in this table: methods of [`VmSpace`] and, for a
-//! range, a `Visitor`. It keeps the counts: each entry that maps a frame, unless the entry has
-//! `PteFlags::SPECIAL`, holds one reference and one mapping of the record, and counts as resident if it does
-//! not map a huge page of a pool. `tests/vmspace` tests what a single owner may call. The tests of `freehold`
-//! cover the rest, and compare the number of resident pages with the entries (`report/check.rs`).
+//! range, a `Visitor`. The operation keeps the counts. Each entry that maps a frame, except an entry with
+//! `PteFlags::SPECIAL`, holds one reference and one mapping of the record. Such an entry also counts as
+//! resident, unless it maps a huge page of a pool. `tests/vmspace` tests what a single owner may call. The
+//! tests of `freehold` cover the rest, and compare the number of resident pages with the entries
+//! (`report/check.rs`).
 
 extern crate alloc;
 

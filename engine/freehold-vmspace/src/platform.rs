@@ -88,7 +88,7 @@
 //! "May sleep" and "may allocate" say what an implementation may do. An implementation must not wait for
 //! anything that is held by a task that waits for a lock of the engine. In particular, it does not call the
 //! engine. The global allocator is called in the same contexts as `alloc_frames`, and its freeing functions
-//! also in D.
+//! are also called in D.
 //!
 //! A spin lock is held for at most one of the following:
 //!
@@ -283,10 +283,9 @@ pub unsafe trait Platform: TableMemory + Host {
 
     /// Runs `f`, which walks the tables of this space without a lock. A [`flush`](Self::flush) that says that
     /// tables were freed does not return while `f` runs. `f` is short: it takes locks only by trying, does
-    /// not wait, and does not allocate. If flushes interrupt processors, the requirement is that this
-    /// processor runs the space and that interrupts are off while `f` runs. Returns `None` without running
-    /// `f` if this processor does not run the space, or if the platform does not support walks without a
-    /// lock.
+    /// not wait, and does not allocate. If flushes interrupt processors, the implementation checks that this
+    /// processor runs the space, and keeps interrupts off while `f` runs. Returns `None` without running `f`
+    /// if this processor does not run the space, or if the platform does not support walks without a lock.
     fn walk_tables<R>(&self, mmu: &Self::Mmu, f: impl FnOnce() -> R) -> Option<R> {
         let _ = (mmu, f);
         None

@@ -21,7 +21,7 @@ use freehold_pagetable::Level;
 #[derive(Debug)]
 pub struct FrameRequest<'s, Mmu> {
     /// Each block has 2 to the power of `order` frames and begins at a multiple of its size. 0 means single
-    /// frames; otherwise this is the order of the block that one entry of a [`Level`] maps (9 for 2 MiB, 18
+    /// frames. Any other value is the order of the block that one entry of a [`Level`] maps (9 for 2 MiB, 18
     /// for 1 GiB).
     pub order: u32,
     /// The NUMA node of the frames.
@@ -81,8 +81,8 @@ impl<'s, Mmu> FrameRequest<'s, Mmu> {
         FrameRequest { order: 0, node: NodeChoice::Any, purpose, space: None, effort: AllocEffort::Normal }
     }
 
-    /// Returns a request for blocks of the size that one entry of `level` maps, otherwise like
-    /// [`pages`](Self::pages).
+    /// Returns a request like [`pages`](Self::pages), but for blocks of the size that one entry of `level`
+    /// maps.
     pub const fn blocks(purpose: FramePurpose, level: Level) -> Self {
         FrameRequest { order: level.frames().trailing_zeros(), ..Self::pages(purpose) }
     }

@@ -107,9 +107,9 @@ impl UsageSum {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Returns true if no small page is mapped at `address` at this moment by an entry for which `wanted`
-    /// returns true. If such an entry was removed before the call, no processor uses its translation any more
-    /// when this returns true. Takes no lock, so another task may install an entry at the next moment.
+    /// Returns true if, at this moment, no entry for which `wanted` returns true maps a small page at
+    /// `address`. After the result `true`, no processor uses the translation of such an entry that was
+    /// removed before the call. Takes no lock, so another task may install an entry immediately afterwards.
     pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
         // If the table was reclaimed after the walk found it, the entry that is read may be any word. But no
         // page was mapped at `address` when the table was unlinked.

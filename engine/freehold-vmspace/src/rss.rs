@@ -1,9 +1,9 @@
 //! Resident pages by kind: plain values, without a lock.
 //!
-//! `rss_counters.rs` has the counters of a space, which it adds up to an [`Rss`]. An operation that changes
+//! `rss_counters.rs` has the counters of a space, and adds them up to an [`Rss`]. An operation that changes
 //! many entries collects its changes in an [`Rss`] of its own, and adds them to the counters once. Values may
 //! therefore be negative. A new kind is a variant of [`RssKind`], a field of [`Rss`], and an element of the
-//! arrays in `rss_counters.rs`, which have the order of the variants.
+//! arrays in `rss_counters.rs`. These arrays have the order of the variants.
 
 /// Kinds of resident pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -176,8 +176,8 @@ impl<P: Platform> VmSpace<P> {
 /// Access to single entries, for the crate `freehold`, which keeps tables linked and counts what it maps.
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Lets a gather of `range` collect frames in `buffer` if a flush would interrupt other processors and
-    /// the range is larger than the span of a lowest-level table. A smaller range needs only one flush
+    /// If a flush would interrupt other processors and `range` is larger than the span of a lowest-level
+    /// table, lets a gather of `range` collect frames in `buffer`. A smaller range needs only one flush
     /// without a buffer.
     #[inline]
     pub fn set_gather_buffer<'v>(

@@ -1,6 +1,6 @@
 //! References to pages of page caches, taken without a lock.
 //!
-//! A lookup finds a frame in a cache. At the next moment the frame may leave the cache and become another
+//! A lookup finds a frame in a cache. Immediately afterwards the frame may leave the cache and become another
 //! page. The word `refs` therefore has a bit, `CACHED`, that says that a cache holds one of the references. A
 //! lookup raises the count by a compare-and-swap that fails if the bit is clear:
 //!

@@ -18,8 +18,8 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Locks the frame that a page is about to move into. The caller has already locked the page's own frame
-    /// by [`lock_frame`](Self::lock_frame). A task that finds the page there before the move has finished
-    /// waits for the end of the move.
+    /// by [`lock_frame`](Self::lock_frame). If a task finds the page there during the move, the task waits
+    /// until the move has finished.
     pub fn lock_new_frame(&self, pfn: Pfn) -> WordGuard<'_, P> {
         self.platform().frame(pfn).lock.lock(Rank::FolioNested)
     }

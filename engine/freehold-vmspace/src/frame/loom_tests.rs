@@ -189,8 +189,8 @@ fn lookup_during_truncation_does_not_find_a_page_of_another_file() {
     });
 }
 
-/// Either the cache drops the page, which is clean and has no other reference; or a lookup came first, and
-/// the page with its store is kept.
+/// If the page is clean and has no other reference, the cache drops the page. If a lookup came first, the
+/// cache keeps the page with its store.
 #[test]
 fn page_with_a_concurrent_store_is_not_dropped_as_clean() {
     model(|| {

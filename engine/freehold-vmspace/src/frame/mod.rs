@@ -11,17 +11,18 @@
 //! step, such as those of the reverse map and of a gather.
 //!
 //! A task raises the count only if it knows another reference that is kept during that time, for example that
-//! of an entry whose table is locked. If a frame is no longer in a page cache or a table, a task that holds
-//! its only reference therefore has exclusive access to the frame. A count of one may then be dropped without
-//! a locked instruction.
+//! of an entry whose table is locked. Therefore, if a frame is no longer in a page cache or a table, a task
+//! that holds its only reference has exclusive access to the frame. A count of one may then be dropped
+//! without a locked instruction.
 //!
 //! While a page cache holds one of the references, lookups also raise the count, without a lock: see
 //! `frame/cached.rs`.
 //!
-//! `cached.rs` has these lookups, `lock.rs` the lock, `pin.rs` the pins, and `page.rs` the values that
-//! describe a page. A new flag is a bit of `word` below, with a comment that says which lock makes it exact.
-//! [`Frame::inherit`] copies flags to another frame, and the last `put` clears all flags except `FAILED`. The
-//! record must stay at 32 bytes. `loom_tests.rs` tests the orders of the accesses (`cargo xtask loom`).
+//! `cached.rs` has these lookups, `lock.rs` has the lock, `pin.rs` has the pins, and `page.rs` has the values
+//! that describe a page. A new flag is a bit of `word` below, with a comment that says which lock makes it
+//! exact. [`Frame::inherit`] copies flags to another frame, and the last `put` clears all flags except
+//! `FAILED`. The record must stay at 32 bytes. `loom_tests.rs` tests the orders of the accesses
+//! (`cargo xtask loom`).
 
 mod cached;
 mod lock;
@@ -315,8 +316,8 @@ impl Frame {
         // Acquire: as in `sub_map`.
         let (refs, word) = (self.refs.load(Acquire), self.word.load(Relaxed));
         if refs == 1 {
-            // The entry that is being copied holds the only reference. A task that wants another has to wait
-            // for the lock of the table.
+            // The entry that is being copied holds the only reference. A task that wants another reference
+            // has to wait for the lock of the table.
             self.refs.store(2, Relaxed);
             // Release: as in `add_map`.
             self.maps.store(2, Release);

@@ -31,8 +31,8 @@ const BURST: usize = if CHECKED { 1 } else { MAGAZINE_SLOTS };
 /// a field says otherwise.
 struct Magazine {
     len: AtomicUsize,
-    /// Number of frames that the next refill takes: twice as many as the last refill if no frame was freed
-    /// since.
+    /// Number of frames that the next refill takes: twice as many as the last refill took, if no frame was
+    /// freed since then.
     next_batch: AtomicUsize,
     /// Requests that the CPU frees the frames in its cache. Other CPUs write this word.
     shrink: AtomicBool,

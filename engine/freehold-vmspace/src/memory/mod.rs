@@ -9,9 +9,9 @@
 //!
 //! A [`Memory`] has no lock of its own: each pool has one, caches belong to CPUs, and the other fields are
 //! atomic or never change. The records of frames are described in `frame/mod.rs`. A frame that is free here
-//! has a zero record. The function that hands it out, or the caller of that function, makes it the record of
-//! a page (`Frame::init_anon`, `Frame::init_cache`, `Frame::init_run`). A further way to allocate frames gets
-//! a file here.
+//! has a zero record. The function that hands out the frame, or the caller of that function, makes the record
+//! that of a page (`Frame::init_anon`, `Frame::init_cache`, `Frame::init_run`). A further way to allocate
+//! frames gets a file here.
 
 pub(crate) mod cache;
 mod huge;

@@ -11,8 +11,8 @@ fn pages(count: u64) -> PageCount {
     PageCount::new(count)
 }
 
-/// A split of a run of one page at a later frame, which a space maps, is refused. Otherwise, dropping the
-/// first part of the split run would free the mapped frame.
+/// A run of one page refuses a split at a later frame. Without this check, dropping the first part would free
+/// the later frame, which a space maps here.
 #[test]
 fn split_off_beyond_the_run_frees_no_mapped_frame() {
     let (machine, memory) = machine();
