@@ -4,8 +4,8 @@
 //! `cargo bench --bench engine`. The subjects and their operations are in `src/`; this file repeats and times
 //! them. Two threads work in one address space. The figure is the time until both threads have finished,
 //! divided by the number of operations of one thread. Quote only ratios within one run, because machines are
-//! noisy. A new operation of all subjects is a function of [`Subject`] and a line in [`subject`]; an
-//! operation of the engine alone is a function that `main` calls. `docs/performance.md` has the recorded
+//! noisy. To add an operation of all subjects, add a function to [`Subject`] and a line to [`subject`]. An
+//! operation that only the engine has is a function that `main` calls. `docs/performance.md` has the recorded
 //! figures; `instructions.rs` counts instructions, which vary less.
 
 use criterion::{BenchmarkId, Criterion, Throughput};
@@ -24,7 +24,8 @@ fn main() {
         .configure_from_args();
     subject::<Space>(&mut criterion, &SIZES);
     subject::<LockedTree>(&mut criterion, &SIZES);
-    // The search for free space reads every area: with 65,000 areas one operation takes milliseconds.
+    // These two sets read every area to find free space, so one operation with 65,000 areas takes
+    // milliseconds.
     subject::<LockedSet>(&mut criterion, &SIZES[..2]);
     subject::<PagedSet>(&mut criterion, &SIZES[..2]);
     faults(&mut criterion);
@@ -127,8 +128,8 @@ fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     whole
 }
 
-/// Makes each thread fault on its own `pages`. After `pages` faults the memory is unmapped and mapped again,
-/// which is not counted.
+/// Makes each thread fault on its own `pages`. After `pages` faults, unmaps the memory and maps it again.
+/// Only the faults are timed.
 fn fault_rounds(
     (map, fault, unmap): (impl Fn() -> u64, impl Fn(u64) + Sync, impl Fn(u64)),
     threads: u64,

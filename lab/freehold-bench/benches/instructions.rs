@@ -41,7 +41,8 @@ const SHARED: [&str; 3] = ["lookup", "mmap+munmap", "split+merge"];
 /// Operations measured only on the engine, at every number of areas.
 const SIZED: [&str; 6] =
     ["mmap", "munmap", "mmap+touch+munmap", "munmap-touched", "fault", "split+merge-touched"];
-/// Changes measured on the engine, by an exclusive writer and by a range writer, at [`CLAIMED_AREAS`].
+/// Changes of the engine that are measured once with an exclusive writer and once with a range writer. The
+/// number of areas is [`CLAIMED_AREAS`].
 const CLAIMED: [&str; 4] = ["mmap+munmap", "mmap+munmap-placed", "split+merge", "growth"];
 /// Number of areas of the rows of [`CLAIMED`].
 const CLAIMED_AREAS: u64 = 1_000;
@@ -50,8 +51,8 @@ const CLAIMING: &str = "freehold, claiming";
 /// Operations measured only on the engine, with the smallest number of areas: such a process has few page
 /// tables, with few entries in each.
 const SMALL: [&str; 1] = ["exit"];
-/// Operations of the host. A lookup enters a read section, which costs a kernel almost nothing; this row
-/// shows the cost of a read section on the host of these benches.
+/// Operations of the host. A lookup enters a read section. In a kernel, a read section costs almost nothing;
+/// this row shows its cost on the host of these benches.
 const HOST: [&str; 1] = ["read-section"];
 /// Operations measured only on the engine, per page of one large area.
 const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];

@@ -1,10 +1,10 @@
 //! The cost of one page: finding its table, installing its translation, zapping the translation.
 //!
-//! `cargo bench --bench pagetable`. The tables are those of the crate `freehold-pagetable` in plain memory,
-//! which its tests provide (`tests/common/`). There is no engine, no machine and no TLB, so a figure is the
-//! cost of the table operations alone. The group `page` gives times per page of 64 full tables; the group
-//! `range` gives times of calls for one table. Each operation must leave the tables empty or full, as the
-//! next operation requires.
+//! `cargo bench --bench pagetable`. The bench uses tables of the crate `freehold-pagetable`, in plain memory
+//! that the crate's tests provide (`tests/common/`). There is no engine, no machine and no TLB, so a figure
+//! is the cost of the table operations alone. The group `page` gives times per page of 64 full tables; the
+//! group `range` gives times of calls for one table. Each operation must leave the tables empty or full, as
+//! the next operation requires.
 
 #[path = "../../../engine/freehold-pagetable/tests/common/mod.rs"]
 mod common;

@@ -165,7 +165,7 @@ fn main() {
 }
 
 /// Returns the nanoseconds in which two threads pass a cache line to each other and back. The time depends on
-/// where the host runs the two threads, and decides the rows in which threads share a line.
+/// where the host runs the two threads. It determines the figures of the rows in which threads share a line.
 fn round_trip() -> f64 {
     const TRIPS: u64 = 50_000;
     let turn = AtomicU64::new(0);
@@ -238,8 +238,8 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
-/// Returns the operations per second of `threads` threads together. `run` returns the number of operations of
-/// one thread until the stop flag is set.
+/// Returns the operations per second of `threads` threads together. `run` repeats the operation on one thread
+/// until the stop flag is set, and returns the number of operations.
 fn rate(threads: usize, run: impl Fn(usize, &AtomicBool) -> u64 + Sync) -> f64 {
     let (stop, begin) = (AtomicBool::new(false), Barrier::new(threads + 1));
     let (run, stop, begin) = (&run, &stop, &begin);

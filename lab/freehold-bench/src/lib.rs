@@ -14,8 +14,9 @@
 //! | the same with a page table: [`PagedSet`] | `paged_set.rs` | `engine` |
 //!
 //! A new subject implements [`Subject`] and must start with the same areas. The benches check no results; the
-//! tests of the engine do. The other benches in `benches/` (`machine`, `pagetable`, `range`,
-//! `range_instructions`, `readers`, `rmap`, `uffd`) have subjects of their own, which their heads describe.
+//! tests of the engine check them. The other benches in `benches/` (`machine`, `pagetable`, `range`,
+//! `range_instructions`, `readers`, `rmap`, `uffd`) have subjects of their own; the head of each file
+//! describes its subjects.
 #![deny(unsafe_code)]
 
 mod btree;

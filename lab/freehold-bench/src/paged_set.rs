@@ -1,10 +1,10 @@
 //! The crates `memory_set` and `page_table_multiarch` behind one mutex, like the memory management of a small
 //! kernel.
 //!
-//! The set maps lazily, as such a kernel maps memory that is not populated in advance. Mapping writes no
-//! entry. A fault looks up its area and maps one frame. Unmapping walks the pages of its range and removes
-//! those that are present. Frames are phantom, like those of the engine in these benches: numbers from a
-//! list. There are no flushes, because there is no processor.
+//! The set maps lazily, like a small kernel: mapping writes no entry, and a fault looks up its area and maps
+//! one frame. Unmapping walks the pages of its range and removes those that are present. Frames are phantom,
+//! like those of the engine in these benches: numbers from a list. There are no flushes, because there is no
+//! processor.
 //!
 //! [`PagedSet`] is a [`Subject`] (`lib.rs`), and has [`fault`](PagedSet::fault) for the faults in
 //! `benches/engine.rs`.

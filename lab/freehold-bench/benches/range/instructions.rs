@@ -3,8 +3,8 @@
 //! `cargo bench --bench range_instructions`. The program runs itself twice under callgrind with different
 //! numbers of operations, [`FEW`] and [`MANY`]. The difference of the two counts excludes the setup; the
 //! program prints this difference per operation. The operations are those of `common.rs`, so a new operation
-//! is added there. The row `nothing` is the cost of picking a random place, which every other row includes.
-//! If Valgrind is missing, the program prints an error and ends.
+//! is added there. The row `nothing` is the cost of picking a random place; every other row includes this
+//! cost. If Valgrind is missing, the program prints an error and ends.
 
 mod common;
 

@@ -1,8 +1,8 @@
 //! Times of the range map and of a `BTreeMap`, without a lock and behind a reader/writer lock, in one run.
 //!
 //! `cargo bench --bench range`. The subjects and operations are in `common.rs`; this file only passes them to
-//! criterion. Every figure includes the cost of picking a random place, which the row `nothing` shows. One
-//! thread makes all calls, so the lock is never contended. Compare only figures of one run.
+//! criterion. Every figure includes the cost of picking a random place; the row `nothing` shows this cost.
+//! One thread makes all calls, so the lock is never contended. Compare only figures of one run.
 
 mod common;
 
