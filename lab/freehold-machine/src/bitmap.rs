@@ -1,11 +1,11 @@
 //! A set of taken numbers below N: one bit per number, and a tree of summaries above the bits.
 //!
-//! `pool.rs` uses a set for the frames and one for the tables of a machine, and `inner.rs` one for the slots
-//! of address spaces. Each set is behind its owner's short lock. The lowest free numbers are taken first.
-//! Therefore a batch has ascending numbers, and a freed run of numbers is usually taken as a run again.
-//! Taking 64 numbers costs about as much as taking one. Code that changes a word of level 0 must keep the
-//! summaries correct: it calls `mark_full` when the word becomes full, and `mark_room` when it no longer is.
-//! `bitmap_tests.rs` compares the set with a naive implementation.
+//! `pool.rs` uses one set for the frames of a machine and one set for its tables; `inner.rs` uses a set for
+//! the slots of address spaces. The owner of a set guards the set with a short lock. The lowest free numbers
+//! are taken first. Therefore a batch has ascending numbers, and a freed run of numbers is usually taken as a
+//! run again. Taking 64 numbers costs about as much as taking one. Code that changes a word of level 0 must
+//! keep the summaries correct: it calls `mark_full` when the word becomes full, and `mark_room` when a full
+//! word gets a free number. `bitmap_tests.rs` compares the set with a naive implementation.
 
 const BITS: usize = 64;
 /// Maximum number of levels of words. 64^5 numbers are more than any machine here has.
@@ -30,7 +30,7 @@ pub(crate) struct Bitmap {
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub(crate) struct NotTaken(pub(crate) usize);
 
-/// Length of the runs whose search remembers its position: 512 numbers, for 2 MiB of frames.
+/// Length of the runs for which a search remembers its position: 512 numbers, which are 2 MiB of frames.
 const RUN: usize = 512;
 
 impl Bitmap {
@@ -89,7 +89,7 @@ impl Bitmap {
         got
     }
 
-    /// Takes this number if it is free. Returns true if it was.
+    /// Takes this number if it is free. Returns true if the number was free.
     pub(crate) fn take_this(&mut self, number: usize) -> bool {
         if number >= self.len || self.is_taken(number) {
             return false;
@@ -103,9 +103,9 @@ impl Bitmap {
         true
     }
 
-    /// Takes `run` consecutive free numbers, the highest that begin at `first` or at a multiple of `run`
-    /// above `first`. Returns the lowest of these numbers. `run` is a multiple of 64. Runs are taken from
-    /// above and single numbers from below, so that they stay apart.
+    /// Takes `run` consecutive free numbers that begin at `first`, or at a multiple of `run` above `first`.
+    /// Takes the highest such run, and returns its lowest number. `run` is a multiple of 64. Runs are taken
+    /// from above and single numbers from below, so that they stay apart.
     ///
     /// A search looks at every run above the run that it finds. Later searches skip these runs until numbers
     /// in them are freed.

@@ -3,8 +3,8 @@
 //! The arrays of a machine (frames, tables, records; `inner.rs` and `pool.rs`) are mapped from the host as
 //! zero pages and used without initialisation, so that large machines cost nothing until they are touched. A
 //! type may be in such an array only if it implements [`Blank`], which asserts that zero bytes are a valid
-//! value. Under the checker of schedules, values are built one by one instead, because its atomics are not
-//! plain integers. `host_std/array.rs` and `host_shuttle/array.rs` are the two kinds of arrays.
+//! value. Under the checker of schedules, values are built one by one instead, because the checker's atomics
+//! are not plain integers. `host_std/array.rs` and `host_shuttle/array.rs` are the two kinds of arrays.
 //!
 //! A new type in an array needs an implementation of [`Blank`] with the reason why zero bytes are valid. The
 //! type must need no drop (`host_std/array.rs` checks this at compile time), and must change only through
@@ -12,7 +12,7 @@
 //! a type whose accesses the simulation reports implements [`Blank::announce`].
 //!
 //! The promises about types of other crates rest on the documentation of these crates;
-//! `tests/heap/kernel_half.rs` checks those about [`Frame`] and [`Table`].
+//! `tests/heap/kernel_half.rs` checks the promises about [`Frame`] and [`Table`].
 #![expect(unsafe_code, reason = "promises about bytes")]
 
 use crate::contents::Page;
@@ -22,7 +22,7 @@ use freehold_pagetable::{ENTRIES, Table, TableMeta};
 use std::sync::atomic::AtomicU64;
 
 /// A type whose initial value has only zero bytes. The `LazyArray` of `host_std`, which `host_sim` also uses,
-/// relies on that. In `host_shuttle`, [`blank`](Self::blank) creates the values.
+/// relies on these zero bytes. In `host_shuttle`, [`blank`](Self::blank) creates the values.
 ///
 /// # Safety
 ///

@@ -7,8 +7,8 @@
 //! checker, because a program's data is not part of the engine's protocols.
 //!
 //! A frame that is being allocated, zeroed or freed has one user, so it is filled and compared as a block.
-//! Filling and comparing word by word took a tenth of the time of the engine's tests. A new integer type of
-//! accesses ([`Word`]) is an entry in the list of `word!` below; `tests/memory.rs` tests accesses of every
+//! Filling and comparing word by word took a tenth of the time of the engine's tests. A new integer type for
+//! accesses ([`Word`]) needs an entry in the list of `word!` below; `tests/memory.rs` tests accesses of every
 //! size and alignment.
 #![expect(unsafe_code, reason = "fills and compares pages as blocks")]
 
@@ -120,8 +120,8 @@ impl Page {
     }
 }
 
-/// Returns the first word that is not `EXPECTED`. Compares all words as a block first, because nearly always
-/// there is no such word.
+/// Returns the first word that is not `EXPECTED`. Compares all words as a block first, because such a word is
+/// rare.
 pub(crate) fn find_other<const EXPECTED: u64, const N: usize>(words: &[u64; N]) -> Option<(usize, u64)> {
     if *words == const { [EXPECTED; N] } {
         return None;

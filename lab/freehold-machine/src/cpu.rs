@@ -51,8 +51,8 @@ impl<F: Format> Cpu<F> {
         self.number
     }
 
-    /// Makes the calling thread run as this CPU until the guard is dropped. For a flush by this thread, this
-    /// CPU is then the local CPU.
+    /// Makes the calling thread run as this CPU until the guard is dropped. A flush by this thread then
+    /// treats this CPU as the local CPU.
     pub fn enter(&self) -> Entered {
         let own = CpuId { machine: self.inner.id, number: self.number };
         Entered {

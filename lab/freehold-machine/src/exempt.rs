@@ -1,10 +1,10 @@
 //! Parts of the program whose heap uses do not count as the engine's.
 //!
 //! Failure injection for the heap (`inject.rs`) and the check for uses of the heap in forbidden contexts
-//! (`context.rs`) must apply only to the engine. The hosts therefore wrap their own allocations, such as
-//! those for grace periods, in [`exempt`], and tests wrap those of their platforms. Never wrap a call of the
-//! engine: its allocations would never fail. `tests/heap/failures.rs` checks that the allocations of the host
-//! are exempt.
+//! (`context.rs`) must apply only to the engine. The hosts therefore wrap their own allocations in
+//! [`exempt`], for example the allocations for grace periods. Tests wrap the allocations of their platforms.
+//! Never wrap a call of the engine: its allocations would never fail. `tests/heap/failures.rs` checks that
+//! the allocations of the host are exempt.
 
 use std::cell::Cell;
 

@@ -1,5 +1,5 @@
-//! Failure injection: makes requests fail, both requests for frames, tables and address spaces of the
-//! machine, and allocations on the program's heap.
+//! Failure injection for two kinds of requests: for frames, tables and address spaces of the machine, and for
+//! memory of the program's heap.
 //!
 //! Requests of both kinds are counted per thread, so tests in one process do not affect each other.
 //! `local.rs` has the counts for the machine's memory, which `inner.rs` and `machine.rs` check. The counts

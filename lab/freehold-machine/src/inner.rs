@@ -133,21 +133,21 @@ impl<F: Format> Inner<F> {
     /// Returns the engine's record of a frame. Panics if this machine has no such frame.
     #[inline]
     pub(crate) fn frame_record(&self, pfn: Pfn) -> &Frame {
-        // The array is as long as the pool, so the bounds check of the array covers the pool's.
+        // The array is as long as the pool, so an offset within the array is also within the pool.
         self.frame_records.get(self.frames.offset(pfn)).unwrap_or_else(|| self.frames.no_such(pfn))
     }
 
     /// Returns the memory of a table. Panics if this machine has no such table.
     #[inline]
     pub(crate) fn table(&self, pfn: Pfn) -> &Table {
-        // The array is as long as the pool, so the bounds check of the array covers the pool's.
+        // The array is as long as the pool, so an offset within the array is also within the pool.
         self.table_memory.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 
     /// Returns the engine's record of a table. Panics if this machine has no such table.
     #[inline]
     pub(crate) fn table_record(&self, pfn: Pfn) -> &TableMeta {
-        // The array is as long as the pool, so the bounds check of the array covers the pool's.
+        // The array is as long as the pool, so an offset within the array is also within the pool.
         self.table_records.get(self.tables.offset(pfn)).unwrap_or_else(|| self.tables.no_such(pfn))
     }
 

@@ -82,8 +82,8 @@ impl Kernel {
         entry.store(F::table(self.tables[0]), Ordering::Release);
     }
 
-    /// Removes a root that is about to be freed from the list of roots. Checks that its kernel's half holds
-    /// exactly the shared entries.
+    /// Removes a root that is about to be freed from the list of roots. Checks that the kernel's half of this
+    /// root holds exactly the shared entries.
     pub(crate) fn leave<F: Format>(&self, inner: &Inner<F>, root: Pfn) {
         let mut state = self.state.lock();
         let known = state.roots.iter().position(|known| *known == root);

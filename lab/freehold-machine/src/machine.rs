@@ -1,10 +1,10 @@
 //! The handle of a machine, and the traits of the engine that the handle implements.
 //!
-//! [`Machine`] is what the engine sees of the hardware and of the kernel below it: [`Host`] (waiting, RCU,
-//! clock), [`TableMemory`] (page tables) and [`Platform`] (frames, TLB flushes). Each function of a trait
-//! checks its context (`context.rs`) and passes the work on: to [`Inner`] for memory, to `mmu.rs` for
-//! flushes, and to the host (`host_std` or another) for threads. The state is in [`Inner`]; a handle has
-//! none. A new function of a trait is implemented here, begins with a check, and gets a line in the table of
+//! [`Machine`] stands for the hardware and the kernel below the engine: [`Host`] (waiting, RCU, clock),
+//! [`TableMemory`] (page tables) and [`Platform`] (frames, TLB flushes). Each function of a trait checks its
+//! context (`context.rs`) and passes the work on: to [`Inner`] for memory, to `mmu.rs` for flushes, and to
+//! the host (`host_std` or another) for threads. The state is in [`Inner`]; a handle has none. A new function
+//! of a trait is implemented here, begins with a check, and gets a line in the table of
 //! [`freehold::platform`]. `tests/host.rs` tests the functions of [`Host`]; `tests/memory.rs` and
 //! `tests/tlb.rs` test the other traits.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
@@ -68,8 +68,8 @@ impl<F: Format> Machine<F> {
         Accounting::of(&self.inner)
     }
 
-    /// Returns the pages that programs were notified of losing since the last call, and empties the list.
-    /// Each entry is the root table of the space and the address of the page.
+    /// Returns the pages whose loss was reported to programs since the last call, and empties the list. Each
+    /// entry is the root table of the space and the address of the page.
     pub fn take_lost_pages(&self) -> Vec<(Pfn, u64)> {
         std::mem::take(&mut *self.inner.lost_pages.lock())
     }

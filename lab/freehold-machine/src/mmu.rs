@@ -63,7 +63,7 @@ impl<F: Format> Mmu<F> {
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if a CPU other than the calling thread's may hold translations of this space.
+    /// Returns true if a CPU other than the CPU of the calling thread may hold translations of this space.
     pub(crate) fn runs_elsewhere(&self) -> bool {
         let own = self.inner.current_cpu();
         self.marked().any(|cpu| Some(cpu) != own)

@@ -8,7 +8,7 @@
 //!
 //! | oracle | detects |
 //! | --- | --- |
-//! | use | a CPU serves an access from a leaf whose frame was freed, or freed and allocated again, since the walk; a CPU walks through such a table |
+//! | use | a CPU serves an access from a leaf whose frame was freed, or freed and allocated again, since the walk; a CPU walks through a cached table that was freed |
 //! | free | a frame or table is freed while a TLB still leads to it |
 //! | poison | a freed frame or table was written to |
 //! | record | a frame is freed while the engine's record of it is not zero |
@@ -21,8 +21,8 @@ use crate::inner::Inner;
 use crate::pool::Stale;
 use freehold_pagetable::{ENTRIES, Format, Pfn, VirtAddr};
 
-/// The pattern that freed tables are filled with. The pattern reads as a present entry that leads to a table
-/// or frame that no machine has, so that a walker that follows the entry is detected at its next step.
+/// The pattern that freed tables are filled with. The pattern is a present entry for a table or frame that no
+/// machine has. If a walk follows this entry, the machine therefore detects the error at the next step.
 pub(crate) const TABLE_POISON: u64 = 0x00de_adde_adde_a067;
 
 /// Panics: a CPU is about to use a stale leaf.

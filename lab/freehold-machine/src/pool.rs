@@ -1,4 +1,4 @@
-//! A pool of frame numbers: which numbers are taken, and when each was last freed.
+//! A pool of frame numbers: which numbers are taken, and when each number was last freed.
 //!
 //! A machine has one pool of frames and one of tables (`inner.rs`). The free numbers are in a `Bitmap` under
 //! the pool's short lock. In a simulation, and in a machine without oracles, the bitmap has lists per CPU in
@@ -9,9 +9,9 @@
 //! # The free clock
 //!
 //! Each pool has a clock that advances with every batch that is freed. A pool also has a record per number,
-//! with the value of the clock when the number was last freed. A TLB entry carries the value from before its
-//! walk began. The number behind the entry still has the same owner if the number is taken and was not freed
-//! since then:
+//! with the value of the clock when the number was last freed. A TLB entry contains the clock's value from
+//! before the walk of the entry began. If the number behind the entry is taken and was not freed since the
+//! walk, it still has the same owner:
 //!
 //! | record of a number | meaning |
 //! | --- | --- |
@@ -64,7 +64,7 @@ pub struct PoolCounts {
     pub allocated: u64,
     /// Count of numbers that were freed.
     pub freed: u64,
-    /// Number of requests that got fewer numbers than they asked for. Injected failures are not counted.
+    /// Number of requests that were not served in full. Injected failures are not counted.
     pub refused: u64,
 }
 
@@ -151,8 +151,8 @@ impl Pool {
         if let Some(records) = &self.records {
             for pfn in numbers {
                 // Relaxed here and below: a number has one owner at a time. The lock of the list, or the way
-                // in which the engine passes the number on, orders the writes of one owner before those of
-                // the next.
+                // in which the engine passes the number on, orders the writes of one owner before the writes
+                // of the next owner.
                 if let Some(record) = records.get(self.index_of(pfn)) {
                     record.store(record.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
                 }
@@ -160,7 +160,7 @@ impl Pool {
         }
     }
 
-    /// Takes `run` consecutive numbers, the first a multiple of `run`. Returns the first.
+    /// Takes `run` consecutive numbers, the first of which is a multiple of `run`. Returns the first number.
     pub(crate) fn take_run(&self, run: usize) -> Option<Pfn> {
         let offset = (self.base as usize).next_multiple_of(run) - self.base as usize;
         self.take_run_by(run, |taken| taken.take_run(run, offset))

@@ -3,9 +3,9 @@
 //! [`Accounting`] lists what is in use at one moment. A test drops all address spaces and then calls
 //! [`Accounting::assert_clean`], which panics if something leaked. [`MachineStats`] counts events since the
 //! machine was built. Both reports are collected from atomics and short locks of `inner.rs` while the machine
-//! runs, so the counts of one report need not belong to the same moment. A new count is a field of
-//! `TlbCounts` (`tlb.rs`) if CPUs count it, otherwise of [`PoolCounts`] or of `FlushCounts` (`inner.rs`);
-//! `MachineStats::of` collects it.
+//! runs, so the counts of one report need not belong to the same moment. A new count of events on CPUs is a
+//! field of `TlbCounts` (`tlb.rs`); other new counts are fields of [`PoolCounts`] or of `FlushCounts`
+//! (`inner.rs`). `MachineStats::of` collects all counts.
 
 use crate::inner::Inner;
 use crate::pool::PoolCounts;

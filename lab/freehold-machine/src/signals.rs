@@ -100,14 +100,14 @@ impl Task {
     }
 }
 
-/// Waits for a wakeup, unless the word differs from `expected`. Fails if a fatal signal is pending. The wait
-/// may end without a wakeup.
+/// If the word equals `expected`, waits for a wakeup. Fails if a fatal signal is pending. The wait may end
+/// without a wakeup.
 pub(crate) fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
     if wait_unless_over(word, expected, Ends::ByFatal) { Ok(()) } else { Err(Killed) }
 }
 
-/// Waits for a wakeup, unless the word differs from `expected`. Fails if any signal is pending. The wait may
-/// end without a wakeup.
+/// If the word equals `expected`, waits for a wakeup. Fails if any signal is pending. The wait may end
+/// without a wakeup.
 pub(crate) fn wait_interruptible(word: &AtomicU32, expected: u32) -> Result<(), Interrupted> {
     if wait_unless_over(word, expected, Ends::ByAny) { Ok(()) } else { Err(Interrupted) }
 }

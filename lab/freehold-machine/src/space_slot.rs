@@ -1,6 +1,6 @@
-//! The set of CPUs that may hold translations of an address space, as a mask. `mmu.rs` explains its protocol.
-//! `inner.rs` has an array of slots, one per possible address space, and the [`Mmu`](crate::Mmu) of a space
-//! uses the slot with its index.
+//! The set of CPUs that may hold translations of an address space, as a mask. `mmu.rs` explains the protocol
+//! of the mask. `inner.rs` has an array of slots, one per possible address space; the [`Mmu`](crate::Mmu) of
+//! a space uses the slot with the space's index.
 
 use crate::config::MachineConfig;
 use std::sync::atomic::AtomicU64;

@@ -99,7 +99,7 @@ pub(crate) struct Leaf {
 pub(crate) enum Verdict {
     /// The access uses the frame.
     Serve,
-    /// The processor walks the tables again, which sets the dirty bit in memory before the store.
+    /// The processor walks the tables again. The walk sets the dirty bit in memory before the store.
     WalkAgain,
     /// The entry does not permit the access.
     Fault,

@@ -1,8 +1,8 @@
 //! Reads and writes words of other crates without a switch of threads at each word.
 //!
 //! The oracles use these functions on a table that no task changes, and on a record that no task uses. With
-//! ordinary accesses to atomics, the checker could switch threads at each of the 512 entries of a table,
-//! which would only multiply the schedules. `host_std/raw.rs` has the same names.
+//! ordinary accesses to atomics, the checker could switch threads at each of the 512 entries of a table.
+//! These switches would only multiply the schedules. `host_std/raw.rs` has the same names.
 #![expect(unsafe_code, reason = "replaces atomics of the checker")]
 
 use freehold::platform::Frame;

@@ -59,7 +59,7 @@ impl Task {
     }
 }
 
-/// Waits for a wakeup, unless the word differs from `expected`. No signal ends the wait.
+/// If the word equals `expected`, waits for a wakeup. No signal ends the wait.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     TASK.with(Task::count_wait);
     sleep(word, expected, None);
@@ -86,7 +86,7 @@ pub(crate) fn wake_all(word: &AtomicU32) {
     wake(&mut sleepers(), usize::MAX, |sleeper| sleeper.address == address);
 }
 
-/// Sleeps until a wakeup, unless the word differs from `expected` or a signal ends the sleep at once.
+/// Sleeps until a wakeup. Returns at once if the word differs from `expected` or a signal ends the sleep.
 fn sleep(word: &AtomicU32, expected: u32, task: Option<(Task, Ends)>) {
     let mut sleepers = sleepers();
     // A signal or a change of the word may have arrived after the caller's check and before this thread
@@ -106,7 +106,7 @@ fn sleep(word: &AtomicU32, expected: u32, task: Option<(Task, Ends)>) {
     }
 }
 
-/// Removes up to `most` sleepers that `wanted` accepts from the list and wakes them, in the order in which
+/// Removes from the list up to `most` sleepers that `wanted` accepts, and wakes them in the order in which
 /// they began to sleep.
 fn wake(sleepers: &mut Vec<Sleeper>, most: usize, wanted: impl Fn(&Sleeper) -> bool) {
     let mut woken = 0;

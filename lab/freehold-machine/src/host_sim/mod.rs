@@ -1,12 +1,13 @@
 //! The host of a simulation (`cfg(sim)`). Its threads are the tasks of a run in virtual time, and its
 //! processors are the processors of the run (`freehold-sim`).
 //!
-//! `host_std` exports the same names, and lends its array, lock and raw accesses, because tasks run one at a
-//! time on one thread. This host charges the costs of a kernel that are not accesses of the engine: traps,
-//! zeroing, copies, interrupts, and the lock of the frame allocator behind its per-CPU lists. Outside a run
-//! there is one thread, and time does not advance. A machine, and everything on it, stays on the thread that
-//! built it. A newly charged operation is a function here and in `uncharged.rs`; it calls
-//! `freehold_sim::task`. `tests/sim_engine` tests the engine on this host (`cargo xtask sim`).
+//! `host_std` exports the same names. This host also uses the array, the lock and the raw accesses of
+//! `host_std`, because tasks run one at a time on one thread. This host charges the costs of a kernel that
+//! are not accesses of the engine: traps, zeroing, copies, interrupts, and the lock of the frame allocator
+//! behind its per-CPU lists. Outside a run there is one thread, and time does not advance. A machine, and
+//! everything on it, stays on the thread that built it. A newly charged operation is a function here and in
+//! `uncharged.rs`; it calls `freehold_sim::task`. `tests/sim_engine` tests the engine on this host
+//! (`cargo xtask sim`).
 
 #[path = "../host_std/array.rs"]
 mod array;

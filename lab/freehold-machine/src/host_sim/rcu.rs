@@ -1,5 +1,5 @@
-//! Grace periods in virtual time. A grace period lasts until all sections that were open at its start have
-//! ended, and at least as long as the simulated machine defines.
+//! Grace periods in virtual time. A grace period ends when all sections that were open at its start have
+//! ended, and not before the minimum duration (`grace` of the simulated machine) has passed.
 //!
 //! Every read section and every deferral takes a number, in ascending order. A deferred function may run when
 //! no section with a lower number is open and its time has come. The next call of this module that finds the

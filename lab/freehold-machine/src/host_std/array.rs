@@ -27,7 +27,7 @@ unsafe impl<T: Send + Sync> Send for LazyArray<T> {}
 unsafe impl<T: Send + Sync> Sync for LazyArray<T> {}
 
 impl<T: Blank> LazyArray<T> {
-    /// Reserves address space. `dense` means that most of the array will be touched soon, so that large host
+    /// Reserves address space. If `dense` is true, most of the array will be touched soon, so large host
     /// pages are worthwhile.
     pub(crate) fn new(len: usize, dense: bool) -> io::Result<Self> {
         const { assert!(!core::mem::needs_drop::<T>(), "the values are unmapped, not dropped") };

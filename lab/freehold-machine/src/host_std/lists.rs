@@ -1,6 +1,6 @@
-//! Free numbers of each CPU, in front of the shared list of a pool (`pool.rs`), as in a kernel's page
-//! allocator. Without them, the shared list, and the record and the contents of the lowest free number, would
-//! move from CPU to CPU with each operation.
+//! Lists of free numbers, one for each CPU, in front of the shared list of a pool (`pool.rs`), as in a
+//! kernel's page allocator. Without the lists of the CPUs, each operation would move the cache lines of the
+//! shared list, and of the record and the contents of the lowest free number, from CPU to CPU.
 //!
 //! Only a machine without oracles has these lists. The tests of other machines expect that the lowest free
 //! number is taken first, and that a second free of a number is found at once. With lists, a second free is
@@ -19,8 +19,8 @@ pub(crate) struct Lists {
     of_cpus: Box<[List]>,
 }
 
-/// The list of one CPU, on cache lines of its own. The list never outgrows its initial capacity: an
-/// allocation could fail, because tests make allocations fail.
+/// The list of one CPU, on cache lines of its own. The list never outgrows its initial capacity, because an
+/// allocation may fail in a test that injects failures.
 #[derive(Debug)]
 #[repr(align(128))]
 struct List(Lock<Vec<Pfn>>);

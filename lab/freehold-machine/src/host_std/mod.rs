@@ -1,12 +1,13 @@
 //! The host of an ordinary process: threads, futexes, mapped memory, the epochs of crossbeam.
 //!
-//! A host is the part of the machine that depends on how threads run. `lib.rs` chooses a host when the crate
-//! is compiled, as the module `host`. `host_shuttle` and `host_sim` export the same names; add a name to all
-//! three. No other code of the crate depends on which host it uses. `machine.rs` implements the trait `Host`
-//! with these functions, and adds the checks of contexts. `tests/host.rs` tests a host through the trait.
-//! `array.rs` has the lazily mapped arrays of the machine, `lists.rs` free numbers per CPU, `lock.rs` the
-//! short lock, `raw.rs` the oracles' access to records and tables, `rcu.rs` grace periods, `wait.rs` sleeping
-//! and waking. This file has the numbers of `with_cpu`, the data per thread, and the clock.
+//! A host is the part of the machine that depends on how threads run. `lib.rs` chooses a host at compile
+//! time; the chosen host is the module `host`. `host_shuttle` and `host_sim` export the same names; add a
+//! name to all three. The other code of the crate is the same for every host. `machine.rs` implements the
+//! trait `Host` with these functions, and adds the checks of contexts. `tests/host.rs` tests a host through
+//! the trait. `array.rs` has the lazily mapped arrays of the machine, `lists.rs` free numbers per CPU,
+//! `lock.rs` the short lock, `raw.rs` the oracles' access to records and tables, `rcu.rs` grace periods,
+//! `wait.rs` sleeping and waking. This file has the numbers of `with_cpu`, the data per thread, and the
+//! clock.
 
 mod array;
 mod lists;
@@ -56,7 +57,8 @@ static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::ne
 /// Held by the thread that is inside `with_cpu` with the number `SHARED`.
 static SHARED_TURN: Mutex<()> = Mutex::new(());
 
-/// The numbers from `next` on, which no thread has had, and the numbers that ended threads have returned.
+/// The numbers from `next` on, which no thread has had, and the numbers that threads returned when they
+/// ended.
 struct Numbers {
     next: usize,
     returned: Vec<usize>,

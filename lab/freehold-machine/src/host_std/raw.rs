@@ -25,8 +25,8 @@ pub(crate) fn is_zero(record: &Frame) -> bool {
 
 /// Returns the first entry that is not `RAW`, in a table that no task changes.
 pub(crate) fn find_other<const RAW: u64>(table: &Table) -> Option<(usize, u64)> {
-    // SAFETY: an atomic has the layout of its integer. The table is being allocated or freed, so that other
-    // tasks at most read its entries.
+    // SAFETY: an atomic has the layout of its integer. The table is being allocated or freed, so other tasks
+    // may read its entries but do not write them.
     let entries = unsafe { &*ptr::from_ref(entries_of(table)).cast::<[u64; ENTRIES]>() };
     contents::find_other::<RAW, ENTRIES>(entries)
 }

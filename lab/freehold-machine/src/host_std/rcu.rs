@@ -35,8 +35,8 @@ const FULL: u64 = 64;
 /// Number of batches. A thread uses the batch of its number of `with_cpu`.
 const BATCHES: usize = 8;
 
-/// The functions that were deferred last and are not pushed yet, and the counts of all functions deferred
-/// here that have not run.
+/// The functions that were deferred last and are not pushed yet, and counts of all functions that were
+/// deferred here and have not run.
 #[repr(align(128))]
 struct Batch {
     list: Lock<List>,

@@ -7,8 +7,8 @@
 //! Mechanism: a killable sleeper stores the address of its word in its record before it checks the fatal flag
 //! for the last time, and removes the address after it wakes up. The killer sets the flag, and then wakes the
 //! sleeper at that address repeatedly until the sleeper has removed the address. A single wake is not enough,
-//! because it could arrive between the sleeper's last check and its sleep. A sender of other signals does the
-//! same if those signals end the sleep. `signals.rs` has the part that all hosts share, and `tests/host.rs`
+//! because it could arrive between the sleeper's last check and its sleep. A sender of another signal does
+//! the same if its signal ends the sleep. `signals.rs` has the part that all hosts share, and `tests/host.rs`
 //! tests the guarantee.
 
 use super::signals::{Ends, Task};
@@ -79,8 +79,8 @@ impl Task {
     }
 }
 
-/// Waits for a wakeup, unless the word differs from `expected`. No signal ends the wait, but it may end
-/// without a wakeup.
+/// If the word equals `expected`, waits for a wakeup. No signal ends the wait, but the wait may end without a
+/// wakeup.
 pub(crate) fn wait(word: &AtomicU32, expected: u32) {
     // A thread that has run its destructors has no record.
     let _ = TASK.try_with(Task::count_wait);
