@@ -6,9 +6,9 @@
 //! program, and `compare` reads the trace. Both lists come from one process, so records have the same
 //! addresses in both. The layout of the records is that of any other build. The accesses of the simulation
 //! itself are left out by its [marks](freehold_sim::trace). The program prints a Markdown table for each
-//! operation, which `docs/results/coverage.md` records. It fails if a line that the simulation did not see
-//! has no explanation. An explanation is an entry of `REASONS`; add an entry only if no processor could
-//! contend for such a line, and otherwise make the access visible to the simulation.
+//! operation; `docs/results/coverage.md` records the tables. It fails if a line that the simulation did not
+//! see has no explanation. An explanation is an entry of `REASONS`; add an entry only if no processor could
+//! contend for the line. In all other cases, make the access visible to the simulation.
 
 #[cfg(not(sim))]
 fn main() {
@@ -47,8 +47,8 @@ mod traced {
     /// traced, logs the objects that the operation allocates.
     pub struct Logged;
 
-    /// Number of objects since logging began, which may exceed the length of the log. Logging is off if the
-    /// value is at least `OFF`.
+    /// Number of objects since logging began. The number may exceed the length of the log. Logging is off if
+    /// the value is at least `OFF`.
     static NEXT: AtomicUsize = AtomicUsize::new(OFF);
     /// The log: first address and end of each object.
     static MADE: [[AtomicUsize; 2]; 256] = [const { [const { AtomicUsize::new(0) }; 2] }; 256];
@@ -169,8 +169,8 @@ mod compare {
     type Outcome<T> = Result<T, Box<dyn Error>>;
     const LINE: u64 = 64;
 
-    /// The accesses of an operation to a line: the instruction and the bytes of each, with counts of reads
-    /// and writes.
+    /// The accesses of an operation to a line: the numbers of reads and writes for each pair of an
+    /// instruction and the bytes that it accesses.
     #[derive(Default)]
     struct Touched {
         by: BTreeMap<(u64, u64), [u64; 2]>,
@@ -178,8 +178,8 @@ mod compare {
     type Lines = BTreeMap<u64, Touched>;
 
     /// The reasons why lines are not seen. Each has four parts: a part of the record's name; a part of the
-    /// path of every file that touches the lines, or, if the part ends in `*`, of at least one of these
-    /// files; true if the reason also covers lines that are written; the text for the table.
+    /// path of every file that touches the lines (if the part ends in `*`, of at least one such file); true
+    /// if the reason also covers lines that are written; the text for the table.
     const REASONS: &[(&str, &str, bool, &str)] = &[
         ("AddressSpace", "", false, "these fields are written when the space is made"),
         ("RmapRoot", "rwsem", false, "the lock's rank and statistics, written when it is made"),
@@ -370,7 +370,7 @@ mod compare {
             let log =
                 (self.log[0] / LINE * LINE..self.log[1]).contains(&line) || line == self.log[2] / LINE * LINE;
             let made = self.made.iter().any(|(from, to)| (*from..*to).contains(&line));
-            // The allocator's words are before an object, and the object begins at a line.
+            // An object begins at a line, and the allocator's words are in the line before.
             let before = self.made.iter().any(|(from, _)| line + LINE == *from);
             let kinds = [
                 near(self.stack, 256 << 10, 8 << 10),
@@ -382,8 +382,8 @@ mod compare {
             kinds.iter().position(|kind| *kind)
         }
 
-        /// Returns the name of the record that a line is in, the number of the line in the record, and the
-        /// fields at `addresses`. Returns `None` if no record is known there.
+        /// Returns the name of the record that contains a line, the number of the line in the record, and the
+        /// fields at `addresses`. Returns `None` if no known record contains the addresses.
         fn named(&self, line: u64, addresses: impl Iterator<Item = u64>) -> Option<String> {
             let mut name = None;
             let mut fields = BTreeSet::new();

@@ -113,7 +113,7 @@ fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outco
 }
 
 /// Fills memory, and forks every 16 rounds. Checks that the child sees the memory at the time of the fork,
-/// and that later stores of one process are not visible in the other.
+/// and that later stores of one process are not visible in the other process.
 fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
     let own = shared + PART;
     for round in 0..ROUNDS {
@@ -203,7 +203,7 @@ fn beside_a_large_munmap() -> Outcome<()> {
         );
     }
     println!(
-        "Waits are for the mmap lock. The host preempted a round that is much longer than the longest wait."
+        "Waits are for the mmap lock. If a round is much longer than the longest wait, the host preempted it."
     );
     Ok(())
 }

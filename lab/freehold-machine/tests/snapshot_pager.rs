@@ -2,9 +2,10 @@
 //!
 //! The test compiles the pager of the example (`examples/snapshot_pager/pager.rs`) as a module. The pager
 //! serves the memory of a process from a snapshot through a userfaultfd, while the process stores, discards,
-//! moves, forks and unmaps. Each page must be read with the bytes of the snapshot, or as the process has
-//! changed it. The test expects exact counts of copied and zeroed pages, so a change of its steps changes
-//! these counts. Single calls of a pager are tested in `engine/freehold/tests`, module `uffd`.
+//! moves, forks and unmaps. A read of a page must return the bytes of the snapshot, or the contents that the
+//! process has given the page since. The test expects exact counts of copied and zeroed pages, so a change of
+//! the test's steps changes these counts. Single calls of a pager are tested in `engine/freehold/tests`,
+//! module `uffd`.
 
 #[path = "../examples/snapshot_pager/pager.rs"]
 #[allow(dead_code, reason = "only the example uses these items")]

@@ -4,8 +4,8 @@
 //! may. The tests use the minimal kernel of `common`, which writes page table entries directly. A typical
 //! test changes an entry, shows that a CPU still uses the old translation, flushes, and shows that the CPU
 //! uses the new translation. If stale translations were not kept, the tests of the engine could not detect a
-//! missing flush. Counts of walks and visits come from `Machine::stats`. A rule of the TLB alone is tested in
-//! `src/tlb_tests.rs`, and a mistake that an oracle detects in `oracles.rs`.
+//! missing flush. Counts of walks and visits come from `Machine::stats`. Rules of the TLB alone are tested in
+//! `src/tlb_tests.rs`. Mistakes that an oracle detects are tested in `oracles.rs`.
 
 use crate::common::*;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};

@@ -2,9 +2,10 @@
 //! process's mappings.
 //!
 //! `main.rs` and the test `tests/snapshot_pager.rs` use it. [`Pager::pages`] maps an address to a page of the
-//! snapshot. Messages about mremap, discards and munmap change this map before the pager fills any page of a
-//! changed range: a fill that fails with `Changing` is repeated after the message about the change was read.
-//! A forked child gets a pager of its own, on a thread of its own, with a copy of the map.
+//! snapshot. The pager applies messages about mremap, discards and munmap to this map before it fills a page
+//! of a changed range. If a fill fails with `Changing`, the pager first reads the message about the change,
+//! and then repeats the fill. A forked child gets a pager of its own, on a thread of its own, with a copy of
+//! the map.
 
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -120,7 +121,7 @@ impl<'s> Pager<'s> {
         cut
     }
 
-    /// Fills the page at `addr` from the snapshot or with zeroes, which wakes the faults on it.
+    /// Fills the page at `addr` from the snapshot or with zeroes. The fill wakes the faults on the page.
     fn fill(&mut self, uffd: &Uffd, addr: u64) {
         let page = self.pages.get(&addr).and_then(|number| self.snapshot.pages[*number].as_ref());
         let filled = match page {

@@ -31,7 +31,8 @@ pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
     shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
 }
 
-/// Returns the seed of the schedules, which is the same in each run unless `FREEHOLD_SEED` sets another seed.
+/// Returns the seed of the schedules. The seed is the same in each run unless `FREEHOLD_SEED` sets another
+/// seed.
 #[cfg(shuttle)]
 pub fn seed() -> u64 {
     std::env::var("FREEHOLD_SEED").map_or(1, |seed| seed.parse().expect("FREEHOLD_SEED is a number"))

@@ -137,7 +137,7 @@ fn c10_mmap_lock_is_released_when_allocation_fails() {
     }
 }
 
-/// Memory runs out in the changes of one thread, but not in those of another.
+/// Memory runs out in the changes of one thread, but not in the changes of another thread.
 #[test]
 fn c10_failed_allocations_do_not_disturb_other_threads() {
     for write in [Write::Ranges, Write::RangesOnly, Write::Whole] {

@@ -45,7 +45,8 @@ fn kernel_address<F: Format>(n: usize) -> VirtAddr {
     VirtAddr::new(low | u64::MAX << bits)
 }
 
-/// Checks that the kernel's half of the space has `entries` entries, which programs cannot access.
+/// Checks that the kernel's half of the space has `entries` entries, and that programs cannot access the
+/// entries.
 fn assert_kernel<F: Format>(machine: &Machine<F>, space: &AddressSpace<Machine<F>>, entries: usize) {
     let root = space.mmu().root();
     for n in 0..=entries {
@@ -122,7 +123,8 @@ fn failed_space_creation_frees_its_tables() {
     machine.accounting().assert_clean();
 }
 
-/// A table is zero when it is allocated, so a freed root among the allocated tables was emptied before.
+/// A root is empty when it is freed: the machine panics if a freed table has an entry. The table is zero when
+/// it is allocated again.
 #[test]
 fn freed_root_tables_are_empty() {
     let (machine, engine) = machine::<X86_4>();

@@ -8,9 +8,9 @@
 //! ends with `values` and `end`. `values` compares pages 0, 1, 2, 300 and 511 with their expected contents.
 //! Page 2 was never stored to, so it must be zero. A scenario that permits the collapse to fail lists the
 //! permitted errors. The scene and its helpers `put`, `look` and `end` come from `scene.rs` and `huge.rs`.
-//! `main.rs` explains how the checker runs a scenario, and `explore.rs` the number of schedules, here 10 or
-//! 20 percent of the usual number, because a collapse takes many steps. `tests/huge/collapse.rs` of
-//! `freehold` tests collapses without concurrency.
+//! `main.rs` explains how the checker runs a scenario. The number of schedules is 10 or 20 percent of the
+//! usual number (`explore.rs`), because a collapse takes many steps. `tests/huge/collapse.rs` of `freehold`
+//! tests collapses without concurrency.
 
 use crate::{
     explore::{explore, thread},

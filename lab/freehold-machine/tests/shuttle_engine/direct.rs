@@ -67,7 +67,7 @@ impl Storage {
         self.state.frames[index].load(SeqCst).checked_sub(1).map(Pfn::new)
     }
 
-    /// Returns the first word of a page, which need not be persistent.
+    /// Returns the first word of a page. The word need not be persistent.
     fn word(&self, index: usize) -> u64 {
         let mut bytes = [0; 8];
         self.machine.read_frame(self.frame(index).unwrap(), 0, &mut bytes);

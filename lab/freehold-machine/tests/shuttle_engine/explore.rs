@@ -72,7 +72,7 @@ mod checker {
     /// priority.
     const DEPTH: usize = 3;
 
-    /// A boxed scenario, so that the checker is compiled once for all scenarios.
+    /// A scenario. It is boxed so that the checker is compiled once for all scenarios.
     type Scenario = Arc<dyn Fn(Locking) + Send + Sync>;
 
     /// Runs `scenario` on every design. Half of the schedules switch threads anywhere. The other half

@@ -2,10 +2,10 @@
 //!
 //! The code under test is `rmap/failure.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
 //! that the engine has taken out of use. A store is present in memory, written back to the disk, or reported
-//! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk: the scenarios check
-//! in its words that `write_back` has written every store made before the call. A scenario opens its file
-//! with `opened` or `opened_twice`, and reports a failure with `fail`. `end` checks that exactly the failed
-//! frames are missing at the end.
+//! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk. From the words on
+//! the disk, the scenarios check that `write_back` has written every store made before the call. A scenario
+//! opens its file with `opened` or `opened_twice`, and reports a failure with `fail`. `end` checks that
+//! exactly the failed frames are missing at the end.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -102,8 +102,8 @@ fn failed<T>(number: u64) -> Result<T, FaultError> {
     Err(FaultError::MemoryFailed { addr: page(number) })
 }
 
-/// Reports a failure of the memory of `pfn`, which may be in use or free at that moment. Returns `None` if
-/// the frame is busy or has failed before.
+/// Reports a failure of the memory of `pfn`. The frame may be in use or free. Returns `None` if the frame is
+/// busy or has failed before.
 fn fail(engine: &Engine<Machine>, pfn: Pfn) -> Option<Damage> {
     match engine.memory_failure(pfn) {
         Ok(damage) => Some(damage),
@@ -146,14 +146,14 @@ fn memory_failure_concurrent_with_fork_store_and_munmap() {
         });
         let mut cpu = scene.machine.cpu(2);
         // A copy that was made before the failure is another page and is kept. A process that maps the failed
-        // page has lost it. The child has lost its store if the store went to the failed page itself, because
-        // the child was the last user of that page.
+        // page has lost it. A store of the child to the failed page itself is lost; the store goes to that
+        // page if the child is its last user.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);
         assert!((found == Ok(7) && stored.is_ok()) || (found == failed(0) && lost), "{found:?}, {damage:?}");
         let found = look(&grandchild, &mut cpu, 0);
-        // The grandchild may share the page from before the store, or a copy.
+        // The grandchild has the contents from before or after the store, in the first page or in a copy.
         let kept = found == Ok(7) || found == Ok(value(0));
         assert!(kept || (found == failed(0) && lost), "{found:?}, {damage:?}");
         for process in [&child, &grandchild] {
@@ -438,7 +438,7 @@ fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
                     true => file.mapping().truncate(PAGE).unwrap(),
                     false => file.mapping().punch(PAGE..2 * PAGE).unwrap(),
                 });
-                // The reader holds a reference for some time, which makes the migration fail.
+                // The reader holds a reference for some time. During this time, the migration fails.
                 scope.spawn(|| {
                     let mut bytes = [0; 8];
                     match other.read_memory(page(1), &mut bytes, AccessMode::Plain) {
@@ -452,8 +452,8 @@ fn c27_migration_concurrent_with_a_hole_leaves_no_mapping() {
                 });
                 migration.join().unwrap()
             });
-            // After a failed migration the page is in its old frame, and otherwise in its new frame. If the
-            // cache has no page, neither frame may be mapped.
+            // The page is in its old frame after a failed migration, and in its new frame after a successful
+            // migration. If the cache has no page, neither frame may be mapped.
             let mut frames = vec![pfn];
             frames.extend(moved.ok());
             for pfn in frames {

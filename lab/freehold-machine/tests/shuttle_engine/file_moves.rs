@@ -13,7 +13,7 @@ use crate::{
 };
 use freehold::{PageIndex, PageRange, rmap::MigrateError};
 
-/// Migrates a page of the file, which the process of `scene` maps from page 0 on. Does nothing if the page is
+/// Migrates a page of the file that the process of `scene` maps from page 0 on. Does nothing if the page is
 /// not mapped. A page in use is not migrated.
 fn migrate(scene: &Scene, number: u64) {
     let Some(frame) = scene.process.frame_at(page(number)) else { return };

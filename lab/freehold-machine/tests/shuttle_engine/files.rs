@@ -22,7 +22,7 @@ use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// An open file.
 pub type Opened = Counted<File<Machine>>;
 
-/// Creates a file of two pages, which is shared memory.
+/// Creates a file of two pages in shared memory.
 pub fn file(scene: &Scene) -> Opened {
     let mapping = Mapping::new(&scene.engine, Zeroes, 2 * PAGE, true).unwrap();
     File::new(&mapping, FileAccess::READ_WRITE, "memory").unwrap()

@@ -2,9 +2,9 @@
 //!
 //! The forced store (`AccessMode::Forced`) may find a page that must be copied, and its fault may then find
 //! no page. The page that the fault installs must be a private copy, and the program must not be able to
-//! write to it. Each scenario prepares other memory and calls `forced_beside_dontneed`, which makes the store
-//! and the DONTNEED, and checks the result: a store by the program fails, and each word has one of the
-//! allowed values.
+//! write to it. Each scenario prepares other memory and calls `forced_beside_dontneed`. This function makes
+//! the store and the DONTNEED. Afterwards it checks that a store by the program fails, and that each word has
+//! one of the allowed values.
 
 use crate::{
     explore::{explore, thread},
@@ -16,7 +16,7 @@ use freehold::{call::Advice, remote::AccessMode, space::MapFlags};
 use std::ops::Range;
 
 /// Makes a forced store to page 0 while another task discards the pages. The pages are read-only, and page 0
-/// is not marked exclusive. Page 0 holds `before` if it is not discarded, and `after` if it is.
+/// is not marked exclusive. Page 0 holds `before` until the discard, and `after` afterwards.
 fn forced_beside_dontneed(scene: &Scene, pages: Range<u64>, before: u64, after: u64) {
     let len = (pages.end - pages.start) * PAGE;
     thread::scope(|scope| {

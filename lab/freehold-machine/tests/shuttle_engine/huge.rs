@@ -4,8 +4,8 @@
 //! lost, no task reads memory of another process, and the tables that huge pages keep for a later split are
 //! freed. `collapse.rs`, `reclaim.rs` and `forced.rs` use the helpers of this file: `filled` sets up most
 //! scenarios, `put` and `look` make accesses, and `end` makes the final checks. Huge pages of pools are in
-//! `hugetlb.rs`. The scenarios run few schedules, because each frame of a huge page is counted individually,
-//! which takes many steps.
+//! `hugetlb.rs`. The scenarios run few schedules, because each frame of a huge page is counted individually
+//! and the counting takes many steps.
 
 use crate::{
     explore::{explore, thread},

@@ -172,8 +172,8 @@ fn c26_faults_concurrent_with_a_hole() {
     });
 }
 
-/// C-12: one process unmaps a part of its span while the other faults. Afterwards no VMA that maps only a
-/// part of the span uses a shared table.
+/// C-12: one process unmaps a part of its span while another process faults pages in. Afterwards no VMA that
+/// maps only a part of the span uses a shared table.
 #[test]
 fn c12_vma_split_concurrent_with_faults() {
     explore_both("huge pages: a split concurrent with faults elsewhere", 8, 3, |scene| {

@@ -37,7 +37,8 @@ fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> boo
     let attempt = Arc::new(attempt);
     for nth in [2, 1] {
         let (count, attempt) = (ended.clone(), attempt.clone());
-        // Some calls wait only once, so only the first wait must kill the call in some schedule.
+        // Some calls wait only once. A schedule that kills the call is therefore required only for the first
+        // wait.
         let is_met = || nth > 1 || ended.load(Relaxed) > 0;
         explore_until(&Locking::ALL, name, 50, is_met, move |locking| {
             let scene = Scene::new(locking);

@@ -4,8 +4,8 @@
 //! Each schedule draws a plan at random: calls that set up the memory, and a few calls for each of two or
 //! three threads. `live` makes the calls on the engine, and `freehold_model::history::explain` searches for
 //! an order that explains results and state; it also defines which orders agree with the times of the calls.
-//! If no order does, the test fails with the calls. The calls that a plan may contain are drawn in
-//! `freehold_model::history`, so a new kind of call is added there.
+//! If there is no such order, the test fails and prints the calls. The calls that a plan may contain are
+//! drawn in `freehold_model::history`, so a new kind of call is added there.
 
 use crate::{
     explore::{CHECKED, explore_in, seed, thread},

@@ -1,4 +1,5 @@
-//! C-56: stores to a page while another task holds a reference to it that is not a page table entry.
+//! C-56: stores to a page while another task holds a reference to the page. The reference is not a page table
+//! entry.
 //!
 //! A transfer (`read_memory`) holds such a reference while it copies. A store copies the page unless the page
 //! is exclusive (`fault/cow.rs` in `freehold`), so a reader of one process never sees stores that the other

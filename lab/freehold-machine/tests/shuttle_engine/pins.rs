@@ -250,7 +250,8 @@ fn fast_pin_concurrent_with_dontneed_and_mprotect() {
     });
 }
 
-/// A page of a file is pinned while the file is truncated. When the file grows again, it gets another page.
+/// A page of a file is pinned while the file is truncated. When the file grows again, the file gets another
+/// page.
 #[test]
 fn fast_pin_concurrent_with_truncation() {
     explore("a pin of a file's page concurrent with truncation", 100, |locking| {

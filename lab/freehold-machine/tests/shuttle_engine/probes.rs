@@ -52,7 +52,8 @@ fn is_known(process: &Process, start: u64) -> bool {
     process.probe_at(page(start) + PLACE).is_some()
 }
 
-/// Checks that the process has the breakpoint and knows the probe if `shown` is true, and otherwise neither.
+/// If `shown` is true, checks that the process has the breakpoint and knows the probe. Otherwise checks that
+/// the process has no breakpoint and knows no probe.
 #[track_caller]
 fn assert_shows(process: &Process, cpu: &mut Vcpu, start: u64, shown: bool) {
     assert_eq!((look(process, cpu, start) == TRAP, is_known(process, start)), (shown, shown));

@@ -300,9 +300,9 @@ fn threads_map_touch_and_unmap_a_page_concurrently() {
     map_and_unmap("two threads map, touch and unmap a page", true);
 }
 
-/// A thread unmaps two VMAs with a hole between them, while a fault may use the second. If the fault does,
-/// the VMAs cannot be removed without a claim, and because of the hole they cannot be claimed. The munmap
-/// must have unlocked the first VMA before the other thread can claim it.
+/// A thread unmaps two VMAs with a hole between them. A fault may use the second VMA at the same time; the
+/// VMAs then cannot be removed without a claim, and the hole makes a claim impossible. The munmap must have
+/// unlocked the first VMA before the other thread can claim it.
 #[test]
 fn munmap_of_two_vmas_concurrent_with_a_fault_and_a_mapping_over_one() {
     explore_in(&DESIGNS, "a munmap of two VMAs, a fault and a mapping", 200, |locking| {
@@ -401,7 +401,7 @@ fn c72_task_is_killed_while_it_waits_for_a_claim() {
         let ended = Arc::new(AtomicU64::new(0));
         for nth in [3, 2, 1] {
             let count = ended.clone();
-            // Some calls wait only once.
+            // Some calls wait only once, so a kill is required only at the first wait.
             let is_met = || nth > 1 || ended.load(Relaxed) > 0;
             explore_until(&DESIGNS, "a change killed while others run", 20, is_met, move |locking| {
                 let scene = Scene::new(locking);

@@ -20,8 +20,8 @@ use freehold::{
 const PAGES: u64 = 2;
 const KEY: u32 = 7;
 
-/// remap_file_pages unmaps the only attachment of a removed segment, which destroys the segment, and maps it
-/// again. Another process attaches the segment concurrently.
+/// remap_file_pages unmaps the only attachment of a removed segment and then maps the segment again. The
+/// unmapping destroys the segment. Another process attaches the segment concurrently.
 #[test]
 fn c71_destroyed_segment_cannot_be_attached() {
     explore("remap_file_pages of a removed segment concurrent with shmat", 60, |locking| {
@@ -41,8 +41,8 @@ fn c71_destroyed_segment_cannot_be_attached() {
             });
         });
         match (attached, mapped) {
-            // The attach was complete before remap_file_pages destroyed the segment, or at least had taken
-            // its reference.
+            // When remap_file_pages destroyed the segment, the attach was complete or had at least taken its
+            // reference.
             (Ok(_), Ok(())) => {
                 other.shmdt(page(0)).expect("attached");
                 scene.process.shmdt(page(0)).expect("attached");

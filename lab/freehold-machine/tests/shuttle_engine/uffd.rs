@@ -50,7 +50,7 @@ fn serve(uffd: &Uffd) {
             Ok(Message::Fault { addr, .. }) => match uffd.copy(addr, &CONTENTS, WAKE) {
                 Ok(_) => {}
                 Err(UffdError::Present | UffdError::NotRegistered) => uffd.wake(addr, PAGE).unwrap(),
-                // The call that changes the memory sends a message afterwards, which the pager reads next.
+                // The pager next reads the message of the call that changes the memory.
                 Err(UffdError::Changing) => uffd.wake(addr, PAGE).unwrap(),
                 Err(error) => panic!("{error}"),
             },

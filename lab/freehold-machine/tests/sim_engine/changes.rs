@@ -16,8 +16,8 @@ fn processes_that_map_and_unmap_share_no_cache_line() {
     if ran_alone(processes_that_map_and_unmap_share_no_cache_line) {
         return;
     }
-    // With this many repetitions, one-time differences are negligible. The host's allocator gives some memory
-    // that was freed after a grace period to another CPU, which causes 0.007 transfers for the lock of an
+    // With this many repetitions, one-time differences are negligible. After a grace period, the host's
+    // allocator gives some freed memory to another CPU. This reuse causes 0.007 transfers for the lock of an
     // anon_vma.
     let more = more(50, |times| {
         let world = World::new(16);
@@ -36,8 +36,8 @@ fn processes_that_map_and_unmap_share_no_cache_line() {
 }
 
 /// The VMAs, frames and tables that fork, copy on write and exit use come from per-CPU lists. The remaining
-/// transfers are caused by the host's allocator, and by the reference counts of the engine, its memory and
-/// its slots, which each space increments.
+/// transfers are caused by the host's allocator and by reference counts. Each space increments the reference
+/// counts of the engine, its memory and its slots.
 #[test]
 fn processes_that_fork_use_per_cpu_lists() {
     if ran_alone(processes_that_fork_use_per_cpu_lists) {

@@ -2,8 +2,8 @@
 //!
 //! Sixteen processes fault in cached pages of a file, either separate pages for each process, or the same
 //! pages for all. Faults on separate pages must not transfer a cache line: they look pages up without a lock
-//! and write only the records of their frames. Faults on the same pages transfer the counts of these frames,
-//! which shows that the first test would detect a shared line. The locks of the file are measured by
+//! and write only the records of their frames. Faults on the same pages transfer the counts of these frames.
+//! These transfers show that the first test would detect a shared line. The locks of the file are measured by
 //! `freehold reproduce` (`i-mmap`).
 
 use crate::world::{More, PAGE, RW, World, more, ran_alone};
@@ -15,8 +15,8 @@ use freehold_machine::Process;
 
 const AT: u64 = 1 << 40;
 
-/// Makes sixteen processes fault in cached pages of a file, the same pages for all if `same` is true, and
-/// otherwise separate pages for each process.
+/// Makes sixteen processes fault in cached pages of a file. If `same` is true, all processes use the same
+/// pages; otherwise each process uses pages of its own.
 fn faults(access: Access, sharing: MapFlags, same: bool) -> More {
     more(160, |pages| {
         let world = World::new(16);
