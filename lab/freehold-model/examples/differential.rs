@@ -17,7 +17,7 @@
 //! | `--maps-every N` | 32 | number of calls between two comparisons of all VMAs |
 //! | `--locking N` | all designs | the lock design of the engine, an index of `Locking::ALL`. Each design gets `--calls` calls and its own seeds |
 //! | `--may-lock` | off | no limit of locked memory |
-//! | `--room N` | not set | only N mappings below `max_map_count` (slow to set up on the kernel, so use a large `--per-run`) |
+//! | `--room N` | not set | leave room for only N more mappings below `max_map_count` (slow to set up on the kernel, so use a large `--per-run`) |
 //! | `--stats` | off | print the number of results of each call |
 
 use std::process::ExitCode;

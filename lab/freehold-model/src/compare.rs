@@ -33,7 +33,7 @@ pub struct Plan {
     pub between_maps: usize,
 }
 
-/// A difference, with the shortest list of calls found that shows it.
+/// A difference, with the shortest known list of calls that shows the difference.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// Seed of the run.

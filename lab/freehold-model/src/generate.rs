@@ -1,12 +1,12 @@
 //! Random calls, biased towards collisions in a small window of pages and towards edges of the arguments.
 //!
 //! `compare.rs` creates a [`Generator`] for each run, with the number of the run as the seed, and applies
-//! each call to both subjects. The kind of a call is drawn by the mix of the run. Its arguments are odd
-//! values, or lie near existing mappings. The *shadow* knows the mappings: it is a model to which the
-//! generator applies each call. A call that leaves the arena (`escape.rs`), or meets a quirk that the world
-//! avoids, is drawn again. Equal seeds and worlds give equal calls, so any change here changes the calls of
-//! all seeds. A new kind of call needs a line in `draw`. The numbers in the code are flags of Linux's
-//! headers. Tests fail if too few calls succeed (`tests/support`).
+//! each call to both subjects. The mix of the run determines which kinds of calls are drawn. The arguments of
+//! a call are odd values, or lie near existing mappings. The *shadow* knows the mappings: it is a model to
+//! which the generator applies each call. A call that leaves the arena (`escape.rs`), or meets a quirk that
+//! the world avoids, is drawn again. Equal seeds and worlds give equal calls, so any change here changes the
+//! calls of all seeds. A new kind of call needs a line in `draw`. The numbers in the code are flags of
+//! Linux's headers. Tests fail if too few calls succeed (`tests/support`).
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -136,8 +136,8 @@ impl Generator {
         }
     }
 
-    /// Returns true if the call might meet a quirk of the kernel, so that it must be tried on a copy of the
-    /// shadow first. A copy for every call would be expensive.
+    /// Returns true if the call might meet a quirk of the kernel. The shadow is copied only before such a
+    /// call, because a copy for every call would be expensive.
     fn may_meet_quirk(&self, call: &Call) -> bool {
         self.world.quirks == Quirks::Avoided
             && match call {
@@ -415,7 +415,7 @@ impl Generator {
         }
     }
 
-    /// Returns the flags PROT_GROWSDOWN and PROT_GROWSUP, one of them, or in most cases 0.
+    /// Returns 0 in most cases, otherwise PROT_GROWSDOWN, PROT_GROWSUP or both flags.
     fn grows(&mut self) -> u64 {
         if self.one_in(if self.mix.stacks { 12 } else { 60 }) {
             self.pick(&[0x100_0000, 0x100_0000, 0x200_0000, 0x300_0000])

@@ -5,10 +5,10 @@
 //! the test runs it on the engine, and [`explain`] searches all orders. Kinds of calls are added in [`draw`].
 //!
 //! The order must agree with the known times: a call that ended before another began comes first. Two
-//! accesses to different pages are an exception: they may see memory in another order than the order in which
-//! they were made, because a TLB may still hold the translation of one of the pages. Accesses by one thread
-//! to one page keep their order, and so do an access and a call that changes memory. A call with two steps on
-//! Linux, such as a fault that first grows a stack, may have another call between its steps.
+//! accesses to different pages are an exception: they may take effect in another order than the order in
+//! which they were made, because a TLB may still hold the translation of one of the pages. Accesses by one
+//! thread to one page keep their order, and so do an access and a call that changes memory. A call with two
+//! steps on Linux, such as a fault that first grows a stack, may have another call between its steps.
 //!
 //! If the kernel chooses the address of a mapping, the model uses that address. The range there must be free
 //! in the model.
@@ -20,8 +20,8 @@ use crate::text;
 use crate::world::World;
 use std::fmt::Write as _;
 
-/// Bit of an address in a plan: the other bits are relative to the address that the thread's last mmap
-/// returned.
+/// If this bit of an address in a plan is set, the other bits are relative to the address that the thread's
+/// last mmap returned.
 const MINE: u64 = 1 << 62;
 
 const MAYMOVE: u64 = 1;
@@ -43,7 +43,7 @@ pub struct Plan {
     pub threads: Vec<Vec<Op>>,
 }
 
-/// A call that was made concurrently with others.
+/// A call that was made concurrently with other calls.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The call.

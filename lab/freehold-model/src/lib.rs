@@ -17,8 +17,8 @@
 //!   [`escape`]: calls that must not run on the kernel.
 //!
 //! A new call begins in [`op`], whose head lists the files that need code for the call. The model follows the
-//! kernel, not the manual. A case file exists for each rule where the two differ, and for rules that are easy
-//! to miss. The main rules:
+//! kernel, not the manual. A case file exists for each rule where the kernel and the manual differ, and for
+//! rules that are easy to miss. The main rules:
 //!
 //! - `mmap` with a fixed address in the last page (above -4096) fails, because the kernel reads that address
 //!   as an errno.

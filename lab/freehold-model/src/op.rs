@@ -13,7 +13,8 @@ pub const PAGE: u64 = 4096;
 
 /// Index of an open file: see [`World::FILES`].
 pub type FileId = u8;
-/// Index of a process. 0 is the first process, and each successful [`Call::Fork`] creates the next.
+/// Index of a process. The first process has index 0, and the child of each successful [`Call::Fork`] has the
+/// next index.
 pub type Proc = u8;
 
 /// One call by one process, with the raw arguments that a program passes.

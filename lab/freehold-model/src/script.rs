@@ -28,7 +28,7 @@ const WINDOW: u64 = 24;
 /// First page of the window.
 const BASE: u64 = 64;
 
-/// Decodes bytes as calls, without those that would leave the arena. Drops an incomplete call at the end.
+/// Decodes bytes as calls. Drops calls that would leave the arena, and an incomplete call at the end.
 pub fn ops(world: &World, bytes: &[u8]) -> Vec<Op> {
     let codes = bytes.chunks_exact(CODE).map(|code| code.try_into().expect("exact"));
     let ops = codes.map(|code| op(world, code));

@@ -1,9 +1,9 @@
 //! Calls and results as lines of text. Addresses in and around the arena are written `A+0x3000`.
 //!
 //! Cases (`cases.rs`), reports of differences and the example `transcript` use this form. [`parse_op`] reads
-//! what [`op`] writes: both follow the order of arguments in `parts`, so a new call needs an arm there and in
-//! `build`. Addresses are relative to the arena of a [`World`], so that a line means the same in worlds with
-//! other arenas. A changed form needs new case files.
+//! what [`op`] writes: both follow the order of arguments in `parts`. A new call needs an arm in `parts` and
+//! in `build`. Addresses are relative to the arena of a [`World`], so that a line means the same in worlds
+//! with other arenas. A changed form needs new case files.
 
 use std::fmt::Write as _;
 

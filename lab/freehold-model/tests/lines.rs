@@ -20,7 +20,7 @@ const FIRST: u64 = 16;
 
 const SEQUENTIAL: u64 = 2;
 
-/// The pages between two bars of a line, which are one VMA.
+/// One VMA: the pages between two bars of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Stretch {
     pages: Range<u64>,

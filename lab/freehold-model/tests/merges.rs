@@ -14,8 +14,8 @@
 //!
 //! A *family* is an anon_vma, the identity that decides whether VMAs with anonymous pages merge. One arena
 //! contains many copies of a layout, each with its own change. `/proc/PID/maps` does not show families. At
-//! the end a test therefore makes all memory writable, which merges the VMAs whose families permit it. A
-//! failure prints the layout and the shortest calls that show the difference.
+//! the end, a test therefore makes all memory writable. This change merges the VMAs whose families permit it.
+//! A failure prints the layout and the shortest calls that show the difference.
 //!
 //! A quick run takes every third layout. With `FREEHOLD_EFFORT=long` all designs run the test. The locks that
 //! a task holds must not affect merging.
@@ -170,8 +170,8 @@ fn same(model: &mut Model, engine: &mut Engine, ops: &[Op], seen: &mut BTreeSet<
         })
 }
 
-/// Runs all changes of a layout on both subjects. Returns the numbers of VMAs that copies of the layout ended
-/// with.
+/// Runs all changes of a layout on both subjects. Returns the numbers of VMAs in the copies of the layout
+/// after the changes.
 fn check_layout(
     model: &mut Model,
     engine: &mut Engine,

@@ -4,8 +4,8 @@
 //! A life is a sequence of random calls with one seed. Each answer of the engine or the kernel must equal the
 //! model's, and the engine must use as many pages of the pool as the model. A failure prints the seed, the
 //! last calls and the state of the model. If the environment has no userfaultfd or too few huge pages, the
-//! test against the kernel prints that and passes. The calls are drawn by `freehold_model::pools::draw`, so a
-//! new call is added there.
+//! test against the kernel prints this reason and passes. The calls are drawn by
+//! `freehold_model::pools::draw`, so a new call is added there.
 
 use freehold::space::{HugetlbLock, Locking};
 use freehold_machine::Effort;

@@ -1,11 +1,11 @@
 //! Every public call of the engine with wild arguments: values that no sane program would pass. No call may
 //! panic, with overflow checks and assertions on.
 //!
-//! `src/wild` makes the calls. A *life* is one sequence of calls on a machine of its own; here the bytes that
-//! determine its calls come from a seed, and in `lab/fuzz/fuzz_targets/wild.rs` from a fuzzer. A failing life
-//! prints its seed, and `FREEHOLD_SEED` runs the life with one seed. The last test reads the source of the
-//! engine and fails if a public call is neither made by wild lives nor exempt. So a new public function needs
-//! a call in `src/wild` or a line in [`EXEMPT`] with the reason.
+//! `src/wild` makes the calls. A *life* is one sequence of calls on a machine of its own; the bytes that
+//! determine its calls come from a seed here, and from a fuzzer in `lab/fuzz/fuzz_targets/wild.rs`. A failing
+//! life prints its seed, and `FREEHOLD_SEED` runs the life with one seed. The last test reads the source of
+//! the engine and fails if a public call is neither made by wild lives nor exempt. So a new public function
+//! needs a call in `src/wild` or a line in [`EXEMPT`] with the reason.
 
 #[path = "../../../engine/freehold/tests/support/public_calls.rs"]
 mod public_calls;

@@ -25,7 +25,7 @@ type Res<T> = Result<T, i32>;
 
 /// Supplies the initial contents of each page once, and zeroes after the page was truncated.
 struct Initial {
-    /// Number of the inode, which determines the contents.
+    /// Number of the inode. The number determines the contents.
     inode: u8,
     /// Pages that were truncated, and are zero from then on.
     discarded: Mutex<BTreeSet<PageIndex>>,

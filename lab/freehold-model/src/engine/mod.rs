@@ -6,8 +6,8 @@
 //! dropped, and then no memory of the machine may be in use. Calls and accesses alternate between several
 //! virtual CPUs, so that a translation that was not flushed stays in a TLB and is detected.
 //!
-//! The engine's address spaces are empty at first. `outside.rs` creates the mappings outside the arena that
-//! [`World`] describes.
+//! The engine's address spaces are empty at first. [`World`] describes the mappings outside the arena, and
+//! `outside.rs` creates them.
 //!
 //! [`Quirks`] lists the differences between the engine and the kernel, with the reasons.
 

@@ -26,7 +26,7 @@ use crate::world::World;
 pub(super) struct Outside {
     total: u64,
     data: u64,
-    /// First address outside the arena that is mapped.
+    /// First mapped address outside the arena.
     first: u64,
 }
 

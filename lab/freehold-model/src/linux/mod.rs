@@ -4,12 +4,12 @@
 //! A *template* process is prepared once: its privileges are dropped, its heap is moved into the arena, and
 //! huge pages are switched off. One inaccessible shared mapping fills all addresses outside the arena, so
 //! that the addresses that the kernel chooses are determined. Each run begins with a fork of the template.
-//! This file is the parent: it sends calls in batches through shared memory (`wire.rs`), which the child
-//! executes (`child.rs`), and reads `smaps` and `status` of the child (`smaps.rs`, `query.rs`). A call that
-//! could leave the arena would destroy the child or this program, so only calls that `escape.rs` permits may
-//! be sent. [`Linux::new`] fails where the environment forbids a step, and the tests then end early. A new
-//! call gets an arm in `command`, or in `special` if the parent takes part. A call that returns bytes also
-//! gets arms in `room` and `outcome`.
+//! This file is the parent: it sends batches of calls to the child through shared memory (`wire.rs`), and
+//! reads `smaps` and `status` of the child (`smaps.rs`, `query.rs`). The child executes the calls
+//! (`child.rs`). A call that could leave the arena would destroy the child or this program, so only calls
+//! that `escape.rs` permits may be sent. [`Linux::new`] fails where the environment forbids a step, and the
+//! tests then end early. A new call gets an arm in `command`, or in `special` if the parent takes part. A
+//! call that returns bytes also gets arms in `room` and `outcome`.
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;

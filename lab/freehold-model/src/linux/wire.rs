@@ -1,10 +1,10 @@
 //! Memory that parent and child share: one channel per process, with a futex word in each direction.
 //!
 //! The parent (`mod.rs`) writes a batch of commands into the [`Channel`] and posts `asked`; the child
-//! (`child.rs`) executes them, writes the answers, and posts `answered`. Between the two posts only the child
-//! may touch the rest of the channel, and outside them only the parent. The memory is mapped before the fork,
-//! at one address in both. All bytes zero must be a valid [`Channel`], and a batch must not exceed [`BATCH`]
-//! calls or return more than [`BYTES`] bytes.
+//! (`child.rs`) executes them, writes the answers, and posts `answered`. Between the two posts, only the
+//! child may touch the rest of the channel. At all other times, only the parent may touch it. The memory is
+//! mapped before the fork, at one address in both. All bytes zero must be a valid [`Channel`], and a batch
+//! must not exceed [`BATCH`] calls or return more than [`BYTES`] bytes.
 #![expect(unsafe_code, reason = "memory shared between processes, and the futex call")]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -39,8 +39,8 @@ pub(super) struct Answer {
 }
 
 /// The channel of one process. `asked` counts batches passed to the child, and `answered` counts batches that
-/// are done. Everything else in the channel belongs to the child while `asked != answered`, otherwise to the
-/// parent.
+/// are done. Everything else in the channel belongs to the child while `asked != answered`, and to the parent
+/// at all other times.
 #[repr(C)]
 pub(super) struct Channel {
     /// Number of batches that the parent has passed.

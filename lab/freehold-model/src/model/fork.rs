@@ -1,10 +1,10 @@
 //! fork and exit in the model.
 //!
 //! fork clones the process and walks its VMAs: DONTFORK drops a VMA, WIPEONFORK empties it, locks are not
-//! inherited, and a VMA with an anon_vma gets a new one that counts as forked, which prevents merges later
-//! (`merge.rs`). Pages are shared by reference counts and copied when one side stores. exit drops the
-//! process; its index is not used again. The cases whose names contain `fork` have the rules that are easy to
-//! miss. State of a process that a child does not inherit is reset in `Model::fork`.
+//! inherited, and a VMA with an anon_vma gets a new anon_vma. The new anon_vma counts as forked, so it
+//! prevents later merges (`merge.rs`). Pages are shared by reference counts and copied when one side stores.
+//! exit drops the process; its index is not used again. The cases whose names contain `fork` have the rules
+//! that are easy to miss. State of a process that a child does not inherit is reset in `Model::fork`.
 
 use super::*;
 

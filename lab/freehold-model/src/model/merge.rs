@@ -152,8 +152,8 @@ impl Process {
     }
 
     /// Gives the part `[start, end)` of VMA `i` new flags, and merges or splits as needed. A merge needs no
-    /// room for another VMA. A split fails with `ENOMEM` at the limit of mappings `max`. The second of two
-    /// splits may fail after the first was made, unless quirks are cured.
+    /// room for another VMA. A split fails with `ENOMEM` at the limit of mappings `max`. If quirks are not
+    /// cured, the second of two splits may fail after the first split was made.
     pub(super) fn modify(&mut self, i: usize, start: u64, end: u64, flags: u32, max: u64) -> Res<()> {
         let v = &self.vmas[i];
         let c = Candidate {

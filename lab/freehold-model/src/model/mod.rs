@@ -14,7 +14,7 @@
 //! and a flag that tells whether the VMA is from a fork. The contents of private pages are in `pages`; a page
 //! that is not in the map was never touched.
 //!
-//! Private pages are reference counted and copied on write ([`Rc::make_mut`]), which implements the
+//! Private pages are reference counted and copied on write ([`Rc::make_mut`]). Both together implement the
 //! copy-on-write of fork. File pages are in the inode.
 //!
 //! Not modelled: transparent huge pages (they change no result, and executors switch them off), overcommit
@@ -89,8 +89,8 @@ struct Vma {
     back: Backing,
     /// The anon_vma, if the VMA has one.
     anon: Option<u32>,
-    /// True if the VMA got its anon_vma in a fork. On Linux, its chain then also contains the anon_vma of the
-    /// parent, which prevents some merges.
+    /// True if the VMA got its anon_vma in a fork. On Linux, the chain of such a VMA also contains the
+    /// anon_vma of the parent. The longer chain prevents some merges.
     forked: bool,
 }
 

@@ -2,9 +2,8 @@
 //!
 //! mmap, mremap and brk remove mappings with the same functions: [`Process::cut_out`] splits VMAs at the
 //! edges of a range and checks the limit of mappings, and [`Process::drop_range`] removes the VMAs and their
-//! pages. The first can fail, the second cannot, so callers change nothing before the first has succeeded. A
-//! failure leaves the splits that were made before it, as on Linux. `tests/lines.txt` draws removals and
-//! their splits.
+//! pages. Only `cut_out` can fail, so callers change nothing before `cut_out` has succeeded. After a failure,
+//! the splits that were already made stay, as on Linux. `tests/lines.txt` draws removals and their splits.
 
 use super::*;
 
@@ -77,7 +76,7 @@ impl Process {
         self.forget_pages(start, end, |_| true);
     }
 
-    /// Drops the pages of a range that `which` accepts.
+    /// Drops from a range the pages that `which` accepts.
     pub(super) fn forget_pages(&mut self, start: u64, end: u64, which: impl Fn(&Page) -> bool) {
         let picked: Vec<u64> = self
             .pages

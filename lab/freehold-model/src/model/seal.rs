@@ -53,8 +53,8 @@ impl Model {
 }
 
 impl Process {
-    /// Returns true if memory with the flags `old` may not get the flags `new`. A new mapping passes its
-    /// flags as both.
+    /// Returns true if memory with the flags `old` may not get the flags `new`. For a new mapping, both
+    /// arguments are its flags.
     pub(super) fn denies_exec(&self, old: u32, new: u32) -> bool {
         let gains = new & vmflag::WRITE != 0 || old & vmflag::EXEC == 0;
         self.mdwe & REFUSE_EXEC_GAIN != 0 && new & vmflag::EXEC != 0 && gains

@@ -96,7 +96,7 @@ impl Engine {
         assert_eq!((counts.free, counts.reserved), (POOL, 0));
     }
 
-    /// Returns the range of a part, which may extend beyond the mapping.
+    /// Returns the range of a part. The range may extend beyond the mapping.
     fn span(part: Part) -> (u64, u64) {
         (BASE + part.area.offset() + part.page * HUGE, part.pages * HUGE)
     }

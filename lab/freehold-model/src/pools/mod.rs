@@ -2,10 +2,10 @@
 //! the engine and in the running kernel.
 //!
 //! This comparison has its own calls ([`Op`]) and subjects (`model.rs`, `engine.rs`, `linux.rs`), because the
-//! calls of `crate::op` have no huge pages. `tests/pools.rs` draws calls and compares the model with each of
-//! the others after every call. A new call is a variant of [`Op`], a line in [`draw`], and an arm in each
-//! subject. No call waits: the userfaultfd has the feature SIGBUS, so an access that needs the pager fails.
-//! No mapping is created or unmapped during a run. The mappings are
+//! calls of `crate::op` have no huge pages. `tests/pools.rs` draws calls, and compares the model with each of
+//! the other subjects after every call. A new call is a variant of [`Op`], a line in [`draw`], and an arm in
+//! each subject. No call waits: the userfaultfd has the feature SIGBUS, so an access that needs the pager
+//! fails. No mapping is created or unmapped during a run. The mappings are
 //!
 //! ```text
 //! Anonymous   private, MAP_HUGETLB          Shared   of a file

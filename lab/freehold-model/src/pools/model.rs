@@ -128,8 +128,8 @@ impl Model {
         if wp && mode & WP == 0 { Err(EINVAL) } else { Ok(()) }
     }
 
-    /// Supplies page after page until one fails. Returns the number of pages, or the error if the first
-    /// fails.
+    /// Supplies page after page until one fails. Returns the number of supplied pages, or the error if the
+    /// first page fails.
     fn supply(
         &mut self,
         part: Part,

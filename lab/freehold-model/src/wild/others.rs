@@ -4,7 +4,7 @@
 //! `changed` and `made` use files, `pooled` uses pools, and `segment` uses segments. `by_frame` uses frame
 //! numbers, some of which belong to no frame. Settings are read back and must have the value that was set. A
 //! new public function gets an arm in the function of its object. A limit of the whole system is set only for
-//! a moment (`limits`), because few later calls of the life would succeed otherwise.
+//! a moment (`limits`), because few later calls of the life would succeed with such a limit.
 
 use super::{stage::Stage, values::Values};
 use freehold::{

@@ -60,7 +60,7 @@ pub struct Stage {
     pager: Watcher,
 }
 
-/// The thread that serves userfaultfds, and the list of those that it serves.
+/// The thread that serves userfaultfds, and the list of these userfaultfds.
 struct Watcher {
     watched: Arc<(AtomicBool, Mutex<Vec<Uffd>>)>,
     thread: Option<std::thread::JoinHandle<()>>,

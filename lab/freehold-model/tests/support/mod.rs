@@ -24,7 +24,8 @@ pub fn long() -> bool {
     Effort::asked() == Effort::Long
 }
 
-/// Number of calls of a comparison: a quarter of `usual`, `usual`, or a million.
+/// Number of calls of a comparison. In a quick, full and long run, this is a quarter of `usual`, `usual`, and
+/// a million.
 pub fn calls(usual: u64) -> u64 {
     Effort::of(usual / 4, usual, 1_000_000)
 }
