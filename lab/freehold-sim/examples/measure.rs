@@ -249,8 +249,8 @@ fn interrupts() -> (f64, f64) {
                 away.push((now - last).as_nanos() as f64);
                 last = now;
             }
-            // Each interrupt lengthens one interval, so only as many of the longest intervals are kept as
-            // there were interrupts.
+            // Each interrupt lengthens one interval. The longest intervals are therefore those of the
+            // interrupts, and only these intervals are kept.
             away.sort_by(|a, b| b.total_cmp(a));
             let usual = middle(away.clone());
             away.truncate(INTERRUPTS * ROUNDS);

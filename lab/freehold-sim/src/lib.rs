@@ -49,8 +49,8 @@
 //! Only accesses through [`atomic`] and [`task`] take time. Plain fields of records that a lock guards also
 //! move between caches; the simulation sees them only if they are [cells](atomic::PlainCell). The
 //! instructions between two accesses have the same cost everywhere, except for a small random variation. A
-//! processor waits for each access, including a store, before it begins the next. Caches are never full. Only
-//! the tasks of the run use the processors.
+//! processor waits for each access, including a store, before it begins the next access. Caches are never
+//! full. Only the tasks of the run use the processors.
 #![deny(unsafe_code)]
 
 mod apart;

@@ -74,7 +74,7 @@ pub struct Line {
     owner: Option<u16>,
     /// The processors that have the current value.
     holders: CpuSet,
-    /// The socket whose memory contains the line: that of the first access.
+    /// The socket whose memory contains the line: the socket of the first access.
     home: u16,
     /// Set while the line is in transit to another processor.
     transit: Option<Transit>,
@@ -153,8 +153,8 @@ pub struct LineCount {
 pub struct Move {
     /// The part of the line that was accessed.
     pub part: u8,
-    /// Distance from the processor that made the access: for a read, that of the nearest processor with a
-    /// copy; for a write, that of the farthest processor that lost the line.
+    /// Distance from the processor that made the access to another processor: for a read, to the nearest
+    /// processor with a copy; for a write, to the farthest processor that lost the line.
     pub distance: Distance,
     /// The access that the line was transferred for.
     pub place: &'static Location<'static>,
@@ -260,8 +260,8 @@ impl Line {
         }
     }
 
-    /// Begins the transfer of the line to a processor at `begin`, or when the processor requested it if that
-    /// is later. Counts the transfer and the time.
+    /// Begins the transfer of the line to a processor: at `begin`, or at the time of the processor's request
+    /// if the request is later. Counts the transfer and the time.
     fn grant(&mut self, machine: &Machine, request: Request, begin: u64) -> Grant {
         let Request { cpu, address, kind, since, place } = request;
         let way = self.way(machine, cpu, kind);
@@ -308,8 +308,8 @@ impl Line {
         }
     }
 
-    /// Returns the transfer that brings the line to `cpu`, which does not have the line, or does not have it
-    /// exclusively.
+    /// Returns the transfer that brings the line to `cpu`. This processor does not have the line, or does not
+    /// have it exclusively.
     fn way(&self, machine: &Machine, cpu: usize, kind: Kind) -> Transfer {
         let costs: &LineCosts = &machine.line;
         if let Some(owner) = self.owner.map(usize::from) {

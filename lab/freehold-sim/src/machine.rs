@@ -110,7 +110,7 @@ pub struct Topology {
     /// default is 1: all cores of the socket share one such cache.
     #[serde(default = "one")]
     pub clusters: usize,
-    /// Number of processors per core, which share the core's caches.
+    /// Number of processors per core. The processors of a core share its caches.
     pub threads: usize,
 }
 
@@ -195,7 +195,7 @@ pub struct Costs {
     pub wake_latency: Span,
     /// Time for which a task keeps a processor that other tasks need.
     pub slice: Span,
-    /// Duration of a grace period after the read sections that it waits for.
+    /// Minimum duration of a grace period, even if the read sections that it waits for end earlier.
     pub grace: Span,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! A program announces its records when it creates them, inside a run or before. A later announcement
 //! replaces earlier announcements for the same bytes. A freed record keeps its name until a later
-//! announcement replaces the name, unless the name is [withdrawn](withdraw): memory that is reused without an
-//! announcement appears under the old name.
+//! announcement replaces the name, or until the name is [withdrawn](withdraw). Memory that is reused without
+//! an announcement therefore appears under the old name.
 //!
 //! Under `cfg(sim)`, `freehold-sync` announces the records of the engine and `freehold-machine` its frames.
-//! `report/fields.rs` asks for the name of each transferred word. The names belong to a thread, as a run
+//! `report/fields.rs` looks up the name of each transferred word. The names belong to a thread, as a run
 //! does. `tests/names.rs` checks the names in reports.
 
 use crate::trace::Within;

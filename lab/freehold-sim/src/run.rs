@@ -5,10 +5,10 @@
 //! That call charges the time, and first suspends the task if another task is due earlier ([`give_way`]).
 //!
 //! The state of the run is thread-local (`WORLD`); a thread has at most one run. No reference to the state
-//! may be held across a switch. Work of the simulation itself is between the marks of `trace.rs`
-//! ([`Within`]), which each entry point sets. A new kind of operation of a task is a function of `task.rs`
-//! that calls [`step`]. A task that panics ends the run; `run_after_a_panic_starts_clean` in `tests/main.rs`
-//! checks that the next run is not affected.
+//! may be held across a switch. Each entry point sets the marks of `trace.rs` ([`Within`]) around the work of
+//! the simulation itself. A new kind of operation of a task is a function of `task.rs` that calls [`step`]. A
+//! task that panics ends the run; `run_after_a_panic_starts_clean` in `tests/main.rs` checks that the next
+//! run is not affected.
 #![expect(unsafe_code, reason = "a task reaches its scheduler through a pointer")]
 
 pub(crate) use crate::line::Kind;
@@ -44,8 +44,8 @@ thread_local! {
 /// words share a line; use alignment for words that must not share a line.
 ///
 /// # Panics
-/// Panics if a task panics, if no task can run while some have not ended, if `cpus` is zero or more than the
-/// machine has, or if called inside another run.
+/// Panics if a task panics, if tasks are left and none can run, if `cpus` is zero or exceeds the number of
+/// processors of the machine, or if called inside another run.
 pub fn run<'t, F>(machine: &Machine, cpus: usize, seed: u64, tasks: impl IntoIterator<Item = F>) -> Report
 where
     F: FnOnce() + 't,
@@ -105,7 +105,7 @@ impl<'t> Fiber<'t> {
             task();
         };
         // SAFETY: everything that the task borrows outlives the fiber. The fiber never leaves `run` and is
-        // dropped there. A task that has not ended then is unwound.
+        // dropped there. A task that has not ended by that time is unwound.
         let coroutine = unsafe { Coroutine::with_stack_unchecked(stack, begin) };
         Fiber { coroutine: Some(coroutine), borrows: std::marker::PhantomData }
     }

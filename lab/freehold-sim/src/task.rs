@@ -34,7 +34,7 @@ pub fn socket() -> Option<usize> {
     look(|world| world.machine().socket_of(world.cpu()))
 }
 
-/// Returns how long a grace period still lasts after the last read section that it waits for, in nanoseconds.
+/// Returns the minimum duration of a grace period, in nanoseconds.
 pub fn grace_ns() -> u64 {
     look(|world| world.machine().cost.grace.ps() / 1000).unwrap_or(0)
 }
@@ -49,7 +49,7 @@ pub fn now_ns() -> Option<u64> {
     look(|world| world.clock() / 1000)
 }
 
-/// Sleeps if the word has this value, until a wake-up for its address.
+/// If the word has this value, sleeps until a wake-up for the word's address.
 #[track_caller]
 pub fn sleep(word: &AtomicU32, expected: u32) {
     // One step: no other task runs between the read and the sleep.

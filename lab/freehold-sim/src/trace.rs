@@ -1,4 +1,5 @@
-//! Marks for a trace of the program's memory accesses, which is compared with the accesses that a run saw.
+//! Marks for a trace of the program's memory accesses. The trace is compared with the accesses that a run
+//! saw.
 //!
 //! Such a trace mixes the program's own accesses with those of the simulation. The simulation therefore
 //! stores to one byte when it begins to work for a task, and to another byte when this work ends. A traced

@@ -4,9 +4,9 @@
 //! | --- | --- | --- |
 //! | running | on its processor, which is in `ready` unless it is the current processor | sleeping, ending, the end of its time slice |
 //! | waiting | in a processor's queue | the processor takes the task |
-//! | waiting for a line | on its processor, which is not in `ready` until the line is in transit to it | the line |
+//! | waiting for a line | on its processor, which is not in `ready` until the line is in transit to it | the arrival of the line |
 //! | spinning | on its processor, which is not in `ready` | a change of a line that the task read; another task that needs the processor |
-//! | sleeping | in `sleepers` by address, or in `timers` | a wake-up for the address; the time |
+//! | sleeping | in `sleepers` by address, or in `timers` | a wake-up for the address; the time of the timer |
 //! | done | none | |
 //!
 //! Clocks count picoseconds. The results of a run depend only on the machine, the tasks, their addresses and
@@ -228,7 +228,7 @@ impl World {
         (other || timer).then_some(Next::Turn)
     }
 
-    /// Takes the current task off its processor, which then takes another task or becomes idle.
+    /// Takes the current task off its processor. The processor then takes another task or becomes idle.
     fn leave(&mut self, cpu: usize) {
         self.cpus[cpu].clock += self.machine.cost.sleep.ps();
         self.cpus[cpu].running = None;
@@ -495,7 +495,8 @@ impl World {
         task.turns += 1;
         task.blind += 1;
         if task.blind > MAX_BLIND {
-            // So many iterations show that the loop does not wait for another task to change a word.
+            // A loop that makes this many iterations without a read does not wait for another task to change
+            // a word.
             task.sees_news();
         }
         if task.turns < TURNS_SEEN || !self.cpus[self.cpu].queue.is_empty() {
