@@ -1,8 +1,8 @@
 //! Checks that any sequence of calls has the same results on the engine, in any design, and in the model.
 //!
 //! The input selects a design and a world; `freehold_model::script` decodes the rest as calls, and
-//! `freehold_model::compare` runs them and shrinks a difference. The test `properties` among those of
-//! `freehold-model` does the same with random bytes. `cargo xtask fuzz` runs each target for one minute.
+//! `freehold_model::compare` runs them and shrinks a difference. The test `properties` of `freehold-model`
+//! does the same with random bytes. `cargo xtask fuzz` runs each target for one minute.
 //!
 //! Run with cargo-fuzz: `cargo +nightly fuzz run engine`. On stable, without a sanitizer: build with
 //! `--target` and `RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
