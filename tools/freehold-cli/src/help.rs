@@ -7,8 +7,8 @@
 //! is inserted from `freehold-record` (`strace_command_line`), so that it is written only once.
 //! `help_tests.rs` checks that every long help has all parts, that lines are not too long, and that documents
 //! quote the same strace command. A new subcommand needs its description, a `..._MORE` for the short help,
-//! and examples. A new value of a design needs a line in [`LOCKING`]; its parser is in
-//! `freehold-replay/src/locking.rs`.
+//! and examples. A new value of a design needs a line in [`LOCKING`]; `freehold-replay/src/locking.rs` parses
+//! the values.
 
 use freehold_record::strace_command_line;
 

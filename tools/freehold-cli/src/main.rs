@@ -17,8 +17,8 @@ use cli::{Cli, Command};
 use command::{UNUSABLE, is_broken_pipe, manual, record, replay, reproduce};
 use std::process::ExitCode;
 
-/// Exit status if a command could not be recorded. It differs from `UNUSABLE` because `freehold record`
-/// otherwise exits with the status of the recorded command.
+/// Exit status if a command could not be recorded. The value is not `UNUSABLE`, because the recorded command,
+/// whose status `freehold record` returns, may itself exit with 2.
 const UNRECORDED: u8 = 125;
 
 fn main() -> ExitCode {

@@ -2,7 +2,7 @@
 //!
 //! `command/replay.rs` passes a [`Bar`] to the replay, which reports the number of events after each segment.
 //! A recording does not contain its length, so `estimate` extrapolates from the first 20,000 events and the
-//! size of the file. Nothing is shown unless standard error is a terminal, and nothing is drawn while the
+//! size of the file. The bar is shown only if standard error is a terminal, and is never drawn while the
 //! replay measures. The tests are in `progress_tests.rs`.
 
 use freehold_replay::{Progress, Source};

@@ -110,7 +110,7 @@ fn unreadable_recording_is_reported_in_one_line() {
     }
 }
 
-/// strace output without `-ttt`, with or without other times, is refused. The message names `-ttt`.
+/// strace output without the times of `-ttt` is refused, even with other times. The message names `-ttt`.
 #[test]
 fn strace_output_without_times_is_refused_with_the_missing_option() {
     let folder = Folder::new();

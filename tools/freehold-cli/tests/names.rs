@@ -1,8 +1,9 @@
 //! Names of recordings: the files that a name stands for, and the files that a recording must not overwrite.
 //!
 //! A user may name a recording by its base name or by any of its files. The tests run `freehold record` with
-//! each form of a name, and with names that must be refused. After a refusal the file `ran` must not exist,
-//! because the command `touch ran` must not have run. The code is `Names` in `freehold-record/src/write.rs`.
+//! each form of a name, and with names that must be refused. If a name is refused, the command `touch ran`
+//! must not run, so the file `ran` must not exist afterwards. The code is `Names` in
+//! `freehold-record/src/write.rs`.
 
 use super::freehold;
 use std::path::Path;

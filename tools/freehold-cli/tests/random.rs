@@ -5,8 +5,8 @@
 //! kind. The recordings are strace output; a long run also records with the kernel's tracing if the machine
 //! allows it.
 //!
-//! A recording does not determine every answer, and the replay does not detect all such cases yet. A long run
-//! may therefore contain a bounded number of differences. The constants `RARE_*` are the bounds: a lower
+//! A recording leaves some answers open, and the replay does not yet recognise all of these answers. A long
+//! run may therefore contain a bounded number of differences. The constants `RARE_*` are the bounds: a lower
 //! value permits more differences, so never lower a value.
 //!
 //! The program that makes the calls is this test program, started with the options of `examples/random`. A
@@ -26,8 +26,8 @@ use tempfile::TempDir;
 const RARE_IN_TEXTS: u64 = 200_000;
 /// At most one call or fault in this many may differ in recordings by the kernel's tracing.
 const RARE_IN_TRACES: u64 = 30_000;
-/// At most one snapshot in this many may differ. One difference lasts until the process ends, and every
-/// snapshot shows it.
+/// At most one snapshot in this many may differ. A difference lasts until its process ends, so every later
+/// snapshot of the process shows it too.
 const RARE_AMONG_SNAPSHOTS: u64 = 20;
 
 /// Results, summed over several runs.

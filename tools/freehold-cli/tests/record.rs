@@ -279,8 +279,8 @@ fn change_files() {
     assert!(refused.is_err(), "not open for writing");
 }
 
-/// Both kinds of recording contain how files were opened, their lengths and their seals, so no answer is left
-/// unchecked.
+/// Both kinds of recording contain the lengths and seals of files, and the way in which each file was opened,
+/// so every answer is checked.
 #[test]
 fn opens_lengths_and_seals_of_files_are_replayed() {
     for args in [&[][..], &["--calls-only"]] {
@@ -421,7 +421,7 @@ const API: u64 = 0xc018_aa3f;
 const REGISTER: u64 = 0xc020_aa00;
 const UNREGISTER: u64 = 0x8010_aa01;
 
-/// A registration with a userfaultfd passes its arguments in the caller's memory. The recording contains
+/// The arguments of a registration with a userfaultfd are in the caller's memory. The recording contains
 /// these arguments, in order with the surrounding calls.
 #[test]
 fn userfaultfd_registrations_are_recorded_in_order() {

@@ -48,8 +48,8 @@ fn one_experiment_writes_all_requested_files() {
         text.starts_with("mmap-churn: ") && text.contains("areas mapped, touched and unmapped per second"),
         "{text}"
     );
-    // Without a terminal the command prints a line when an experiment begins and when it ends, and no
-    // progress bar.
+    // Without a terminal the command prints no progress bar, but one line when an experiment begins and one
+    // line when it ends.
     let said = stderr(&run);
     let lines: Vec<&str> = said.lines().collect();
     assert!(lines[0].starts_with("freehold: mmap-churn (1 of 1) begins, about "), "{said}");

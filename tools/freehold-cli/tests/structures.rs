@@ -97,8 +97,8 @@ fn recorded(folder: &TempDir, args: &[&str], program: &str) -> Option<(PathBuf, 
     Some((made, start, String::from_utf8(text).expect("text")))
 }
 
-/// Structures in absent pages are recorded. A structure that the call itself overwrites cannot be read, and
-/// becomes a loss of events.
+/// Structures in absent pages are recorded. If the call itself overwrites its structure, the structure cannot
+/// be read, and the call is recorded as a loss of events.
 #[test]
 fn structures_in_absent_pages_are_recorded() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -4,7 +4,7 @@
 //! The example `random` runs under the recorder; a replay of the recording must not differ from Linux. Calls
 //! come from a seed and run in child processes of `per_run` calls each, with one or two threads. Every call
 //! is checked against [`Own`] (`raw.rs`), so that it does not destroy this program. No call locks or touches
-//! more than a few MiB. A new call needs an arm in `Walk::step` that follows these two rules.
+//! more than a few MiB. A new call needs an arm in `Walk::step` that makes the check and keeps to the limit.
 
 use super::raw::{self, Own};
 use freehold_model::draw::Draw;

@@ -1,8 +1,8 @@
 //! System calls with arbitrary arguments, and the list of the mappings that these calls must not touch.
 //!
 //! `outsider.rs` makes random calls with these functions. [`call`] bypasses the C library, so any number and
-//! argument reaches the kernel. [`Own`] lists the mappings of this program; a caller must check with
-//! [`Own::meets`] that a call does not touch them, or the program destroys itself.
+//! argument reaches the kernel. [`Own`] lists the mappings of this program. A call that touches one of these
+//! mappings destroys the program, so a caller must first check every call with [`Own::meets`].
 #![expect(unsafe_code, reason = "raw system calls")]
 
 use std::arch::asm;

@@ -4,8 +4,8 @@
 //! error that `main.rs` prints. Reports go to standard output through [`say`], so that a broken pipe is
 //! recognised; notices, warnings and errors go to standard error. Output files are checked with [`output`]
 //! before any work, so that an unwritable file is reported at once; they are written at the end, completely
-//! or not at all. The crates behind the subcommands print nothing themselves, except the progress of
-//! `freehold-reproduce`.
+//! or not at all. Of the crates behind the subcommands, only `freehold-reproduce` prints anything itself: its
+//! progress.
 //!
 //! A new subcommand needs a file here, an arm in `main`, a variant of `Command` (`cli.rs`), its texts in
 //! `help.rs`, the new number of subcommands in `help_tests.rs`, and a test of the built command in `tests/`.

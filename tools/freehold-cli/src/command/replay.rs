@@ -7,8 +7,8 @@
 //!
 //! Exit status: 0 without differences, 1 with differences, 2 if a recording or an argument was unusable. With
 //! `--maps-at` or `--tasks`, only the address space or the list of tasks is printed, and the steps above are
-//! left out. The tests are in `tests/command.rs`. An option of the replay itself is passed on in `options`;
-//! an option of the output belongs in [`run`] or in `All`.
+//! left out. The tests are in `tests/command.rs`. A new option of the replay belongs in `options`, and a new
+//! option of the output in [`run`] or in `All`.
 
 use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;

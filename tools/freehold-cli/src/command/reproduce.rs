@@ -5,9 +5,9 @@
 //!    SIGTERM end the run; the output then contains only the finished experiments.
 //! 3. Writes the text, the JSON, the Markdown document and the page, as requested.
 //!
-//! With `--markdown`, an existing document keeps its part about the kernel, which `cargo xtask boot --bench`
-//! writes. The tests are in `tests/reproduce.rs`. A new output format is opened in [`run`] before the
-//! experiments run, and added to `files` there.
+//! With `--markdown`, an existing document keeps the part about the kernel that `cargo xtask boot --bench`
+//! has written. The tests are in `tests/reproduce.rs`. For a new output format, [`run`] must open the file
+//! before the experiments run, and add it to `files`.
 
 use super::{UNUSABLE, cannot_write, is_broken_pipe, output, say};
 use crate::cli::ReproduceArgs;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Heading of the part of a document that `--markdown` keeps.
 const KERNELS_PART: &str = "\n## The kernel\n";
 
-/// Base of the exit status of a command that a signal ended, to which the number of the signal is added.
+/// The exit status of an interrupted run is this value plus the number of the signal.
 const SIGNALLED: u8 = 128;
 
 /// Runs the experiments that the arguments name, and returns the exit status.
@@ -76,7 +76,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     }
 }
 
-/// Returns the part of a document with the kernel's figures, which `cargo xtask boot --bench` appends.
+/// Returns the part that `cargo xtask boot --bench` has appended to a document: the kernel's figures.
 fn kernels_part(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().and_then(|document| from_kernels_part(&document).map(str::to_owned))
 }
