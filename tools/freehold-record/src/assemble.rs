@@ -220,9 +220,9 @@ impl<'a> Assembler<'a> {
         }
     }
 
-    /// Marks the calls and faults in progress as lost, at the beginning and at the end of a loss. The next
-    /// reported end of a thread may belong to a later call or fault. The events of such a thread therefore
-    /// count as lost from the start of its call or fault on.
+    /// Marks the calls and faults in progress as lost, at the beginning and at the end of a loss. After a
+    /// loss, the next reported end of a thread may belong to a later call or fault. The events of a thread
+    /// with a call or fault in progress therefore count as lost from the start of that call or fault.
     fn mark_open_operations_lost(&mut self) {
         for task in self.tasks.values_mut() {
             task.ranges = None;

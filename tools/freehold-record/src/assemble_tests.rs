@@ -50,8 +50,8 @@ fn file() -> RawKind {
     RawKind::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
-/// Only the end of an ioctl that is not watched is reported, and the recording leaves the ioctl out. A
-/// registration whose structure could not be read becomes a loss if it succeeded.
+/// Only the end of an ioctl that is not watched is reported, and the recording leaves the ioctl out. If the
+/// structure of a registration could not be read and the call succeeded, the call is recorded as a loss.
 #[test]
 fn ioctls_end_with_the_kernels_result() {
     let register = enter(CallName::Ioctl, &[3, 0xc020_aa00, 0x7000, 0x1000, 1]);

@@ -1,11 +1,11 @@
 //! Small programs that the kernel runs at tracepoints (BPF), and the maps in which they store their results.
 //!
 //! The functions below assemble single instructions; `pointed.rs` and `credentials.rs` write programs with
-//! them, and load them with [`program`]. Before the kernel accepts a program, its verifier checks every load,
-//! store and loop, so a mistake here makes the load fail and the recorder continues without these reports. A
-//! [`Map`] is shared with the kernel: `pointed.rs` reads it while programs write to it. The instructions and
-//! calls are those of `linux/bpf.h` and bpf(2). No unit test loads a program; `record.rs` and `structures.rs`
-//! in `freehold-cli/tests` run the programs as root.
+//! them, and load them with [`program`]. The kernel's verifier checks every load, store and loop of a
+//! program. If a program has a mistake, the kernel refuses the program, and the recorder continues without
+//! the program's reports. A [`Map`] is shared with the kernel: `pointed.rs` reads it while programs write to
+//! it. The instructions and calls are those of `linux/bpf.h` and bpf(2). No unit test loads a program;
+//! `record.rs` and `structures.rs` in `freehold-cli/tests` run the programs as root.
 #![expect(unsafe_code, reason = "every library for bpf(2) needs a compiler")]
 
 use std::io;

@@ -59,7 +59,7 @@ pub fn settings() -> Settings {
 }
 
 /// Returns the settings that were the same before and after the run and whose files were not `written` during
-/// it. A setting that changed has no known value at any time.
+/// it. If a setting changed, its value is unknown for the whole run.
 pub fn unchanged(before: Settings, after: &Settings, written: &[String]) -> Settings {
     let same = |setting: &(String, String)| after.contains(setting) && !written.contains(&setting.0);
     before.into_iter().filter(same).collect()

@@ -12,7 +12,8 @@ use freehold_trace::{Cost, Event, Kind};
 /// An event, and the data that later reports add to it.
 #[derive(Debug)]
 pub struct Op {
-    /// The time at which the operation took effect. Until that is known, the time at which it began.
+    /// The time at which the operation took effect. Until this time is known, the field holds the time at
+    /// which the operation began.
     pub time: u64,
     /// The time at which the operation began.
     pub begun: u64,

@@ -78,8 +78,8 @@ enum Writes {
 }
 
 impl Watched {
-    /// Creates a watched call with a structure of `bytes` bytes, to which argument `pointer` points, and
-    /// which the call does not write.
+    /// Creates a watched call. Argument `pointer` points to a structure of `bytes` bytes, which the call does
+    /// not write.
     const fn new(
         call: CallName,
         chosen: Option<(usize, &'static [u64])>,
@@ -147,8 +147,8 @@ const RANGES: usize = 16;
 /// Number of additional words in an entry of `waiting`, for a call whose structure is read when the call
 /// ends: the address, and the number of bytes.
 const LATER: usize = 2;
-/// Maximum number of threads that are in such calls at the same time. A thread that is killed within such a
-/// call leaves its entry behind.
+/// Maximum number of entries in `waiting`: one for each thread in a call whose structure is read when the
+/// call ends. A thread that is killed during the call leaves its entry behind.
 const WAITING: u32 = 4096;
 
 /// Numbers of kernel functions that BPF programs may call.
@@ -177,8 +177,8 @@ pub struct Pointed {
 }
 
 impl Pointed {
-    /// Attaches the programs on all processors, of which `cpu` is one. The size of each queue is a part of
-    /// the size of the kernel's trace buffer, which is `kilobytes`.
+    /// Attaches the programs, which run on all processors. `cpu` is any processor. The size of each queue is
+    /// a part of `kilobytes`, the size of the kernel's trace buffer.
     ///
     /// # Errors
     ///
@@ -299,10 +299,10 @@ impl<const WORDS: usize> Queue<WORDS> {
     }
 
     /// Returns the program for the start of the watched call with index `which`. The instructions `read`
-    /// store the data in the words from [`READ`] on, and set register 0 to nonzero if the memory could not be
-    /// read; or they end the program. They also set register 7 to the number of bytes to read, and register 8
-    /// to their address. Register 8 is 0 if the memory must not be read at the end of the call. Register 6
-    /// points to the event.
+    /// either end the program, or store the data in the words from [`READ`] on. In the second case they set
+    /// register 0 to nonzero if the memory could not be read, register 7 to the number of bytes to read, and
+    /// register 8 to their address. Register 8 is 0 if the memory must not be read at the end of the call.
+    /// Register 6 points to the event.
     fn at_beginning(&self, which: usize, read: Vec<Instruction>) -> Vec<Instruction> {
         let at = at::<WORDS>;
         let mut all = vec![copy(R[6], R[1])];

@@ -68,7 +68,7 @@ fn text_other_than_smaps_is_refused() {
     }
 }
 
-/// The kernel may return some lines, let another process change the address space, and return the next lines.
+/// A reader gets smaps in parts, and another process may change the address space between two parts.
 #[test]
 fn inconsistent_smaps_is_refused() {
     let lines = |ranges: &[&str]| {

@@ -112,8 +112,8 @@ pub enum RawKind {
     Snapshot(usize),
     /// The resource limits of the thread's process.
     Limits(Box<Limits>),
-    /// From this time on, this many reports of unknown threads are lost. The value 0 marks the end of the
-    /// time in which reports were lost.
+    /// A loss of reports began: the value is the number of lost reports, whose threads are unknown. The value
+    /// 0 marks the end of a loss.
     Lost(u64),
 }
 

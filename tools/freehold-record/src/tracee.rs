@@ -2,7 +2,7 @@
 //!
 //! 1. [`Waiting::new`] forks the process of the command, which waits at a pipe. Its events can be enabled
 //!    before it runs.
-//! 2. [`seize`] follows the process with ptrace, and with it all later descendants.
+//! 2. [`seize`] follows the process and all its later descendants with ptrace.
 //! 3. [`Waiting::go`] lets the process call execve.
 //! 4. `follow.rs` takes the stops of the threads from [`next`], and continues each thread with [`go_on`].
 //!
@@ -213,8 +213,8 @@ fn ptrace(request: libc::c_uint, thread: i32, data: usize) -> io::Result<()> {
     }
 }
 
-/// Makes SIGCHLD, SIGINT and SIGTERM wait for [`pause`]. Ignores SIGQUIT, which the terminal sends to the
-/// command to stop it.
+/// Makes SIGCHLD, SIGINT and SIGTERM wait for [`pause`]. Ignores SIGQUIT, which is meant for the command: the
+/// terminal sends the signal to the recorder too.
 pub fn prepare_signals() {
     // SAFETY: the calls change only the handling of signals, and their arguments are a valid set and a valid
     // handler.

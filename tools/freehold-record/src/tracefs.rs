@@ -246,7 +246,8 @@ fn tracefs() -> anyhow::Result<(PathBuf, Option<OwnedFd>)> {
     Ok((PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount)))
 }
 
-/// Removes the instances of recorders that were killed. An instance that stays only costs memory.
+/// Removes the instances of recorders that were killed. If an instance cannot be removed, its only harm is
+/// the memory that it uses.
 fn remove_left(instances: &Path) {
     let Ok(entries) = fs::read_dir(instances) else { return };
     for entry in entries.flatten() {
