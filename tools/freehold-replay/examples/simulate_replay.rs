@@ -1,6 +1,6 @@
 //! Replays a recording on many processors in virtual time. For each number of processors, prints the virtual
-//! time, the speedup, the moved cache lines and the waits; at the end, the cache lines that move most between
-//! processors.
+//! time, the speedup, the moved cache lines and the waits. At the end, prints the fields whose cache lines
+//! moved most between processors.
 //!
 //! ```sh
 //! cargo xtask simulate replay recordings/git.trace.zst --machine e5-2690v4 --cpus 1,4,16 --locking fault=mmap-lock
@@ -128,8 +128,8 @@ mod simulate {
         field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-replay"))
     }
 
-    /// Prints the table of one design, with a row for each number of processors, and the most contended
-    /// fields on the largest number.
+    /// Prints the table of one design, with a row for each number of processors. Then prints the most
+    /// contended fields of the run on the most processors.
     fn print(machine: &Machine, all: &[(Outcome, Report)]) {
         let Some((first, last)) = all.first().zip(all.last()) else { return };
         let verdict = match all.iter().map(|(outcome, _)| outcome.difference_count).sum() {

@@ -13,9 +13,9 @@
 //! segments. The comparison changes nothing, except that memory grows as the snapshot shows (`grown.rs`).
 //!
 //! In names, *ours* is the engine's side, *theirs* is Linux's, and *untold* means not recorded. If too much
-//! counts as not recorded, defects of the engine stay hidden, so `tests/small.rs` also replays snapshots with
-//! errors, each of which must be found. A new property of a VMA belongs in both `show_area` and `show_line`,
-//! which must give equal texts for equal VMAs.
+//! counts as not recorded, defects of the engine stay hidden. Therefore `tests/small.rs` also replays
+//! snapshots with errors, and the comparison must find each error. A new property of a VMA belongs in both
+//! `show_area` and `show_line`, which must give equal texts for equal VMAs.
 
 use super::contents;
 use super::findings::Findings;
@@ -62,7 +62,7 @@ struct PrivatePages {
     untold: u64,
     /// Pages that a process_madvise with unrecorded ranges may have freed.
     taken: u64,
-    /// Pages of a file, where the file may have been shorter or may have lost these pages.
+    /// Pages that their file may have lost, or that may have been beyond its end.
     cut: u64,
     /// Pages that a fork may or may not have copied.
     unsure: Beside,
@@ -311,8 +311,8 @@ fn tells_only_of_opening(code: &[u8; 2], shared: bool, prot: u8) -> bool {
 }
 
 /// Returns the part of a name that is compared: the name of a file, of a special mapping or of the heap. The
-/// name `[stack]` is not compared: after a stack is split, Linux gives the name to the part that contains an
-/// address that is not recorded.
+/// name `[stack]` is not compared: if a stack was split, Linux names only the part that contains the initial
+/// stack address, which is not recorded.
 fn shown_name(name: &str) -> &str {
     match plain_name(name) {
         "-" | "[stack]" => "",

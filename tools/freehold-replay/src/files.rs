@@ -3,13 +3,14 @@
 //!
 //! A read fault on a file also maps the surrounding pages that are in the page cache. No recording shows the
 //! page cache. The replay assumes that the page cache holds every page up to the end of the file. For shared
-//! memory, the replay assumes only the pages that a task has touched. The engine therefore maps the pages
-//! that Linux mapped, or more. Two bounds are known: Linux mapped at least the page of each recorded fault,
-//! and at most the pages around these pages.
+//! memory, the replay assumes only the pages that a task has touched. The engine therefore maps at least the
+//! pages that Linux mapped. Two bounds are known: Linux mapped at least the page of each recorded fault, and
+//! at most the pages around these pages.
 //!
 //! `perform.rs` calls [`read_ahead`] before each fault, and `reached.rs` keeps the bounds. `resident.rs`
-//! compares snapshots with them. Too few assumed pages lead to false differences, unless `resident.rs`
-//! explains the missing pages. `pages_of_files_are_compared` (`tests/small.rs`) checks both bounds.
+//! compares snapshots with them. If the replay assumes too few pages, and `resident.rs` does not explain the
+//! missing pages, the comparison reports false differences. `pages_of_files_are_compared` (`tests/small.rs`)
+//! checks both bounds.
 
 use super::reached::{AROUND, Around};
 use super::world::World;
@@ -50,7 +51,7 @@ pub(super) fn read_ahead(world: &World, process: &Process, at: u64, access: Acce
     let mapping = file.mapping();
     if !mapping.is_shmem() {
         for index in first..first + (window.end - start) / PAGE {
-            // A page that cannot be filled stays absent, which the comparison reports.
+            // If a page cannot be filled, it stays absent, and the comparison reports it.
             if !mapping.has_page(PageIndex::new(index)) {
                 let _ = mapping.fill(PageIndex::new(index));
             }

@@ -24,7 +24,7 @@ use std::sync::Mutex;
 
 const PAGE: u64 = 4096;
 
-/// Ranges that calls have unmapped below memory that grows downwards, and in which no VMA was known.
+/// Ranges of munmap calls that began below memory that grows downwards, at an address without a VMA.
 #[derive(Default)]
 pub(super) struct Holes(Mutex<Vec<Range<u64>>>);
 

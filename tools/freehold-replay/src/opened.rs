@@ -44,7 +44,8 @@ pub(super) struct Opened {
     /// given to the engine, because the replay also sets lengths that no recorded call set: a program can
     /// make its file longer by a write.
     seals: Option<Mutex<u64>>,
-    /// The file as opened for reading and writing, for mappings whose way of opening is not recorded.
+    /// The file, opened for reading and writing. Used for a mapping if the recording does not show how its
+    /// file was opened.
     guess: OnceLock<Counted<File<Machine>>>,
     /// Open files by the way of opening, while a VMA maps them.
     known: Mutex<HashMap<Access, Weak<File<Machine>>>>,

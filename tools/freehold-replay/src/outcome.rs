@@ -45,7 +45,7 @@ pub struct Outcome {
     pub differences: Vec<Difference>,
     /// Number of all differences.
     pub difference_count: u64,
-    /// Number of lines that could not be read, or not completely.
+    /// Number of lines that could not be read completely.
     pub unread: u64,
     /// Error messages for the first of these lines.
     pub unread_lines: Vec<String>,

@@ -149,7 +149,7 @@ impl Pagers {
         }
     }
 
-    /// Supplies the pages of the first `bytes` bytes of these pieces, which a transfer has reached.
+    /// Supplies the pages that a transfer has reached: those of the first `bytes` bytes of these pieces.
     pub(super) fn supply_pieces(&self, process: &Process, pieces: &[(u64, u64)], bytes: u64) {
         if self.is_empty() {
             return;
@@ -265,7 +265,7 @@ pub(super) fn is_served(process: &Process, range: &Range<u64>) -> bool {
     })
 }
 
-/// Returns the range in which a call brings in all pages, or tries to.
+/// Returns the range in which a call tries to bring in all pages.
 fn brings(call: &Call) -> Option<Range<u64>> {
     const POPULATE: [u64; 2] = [22, 23];
     const MLOCK_ONFAULT: u64 = 1;

@@ -138,8 +138,8 @@ pub(super) fn refused(world: &World, image: &Image, planned: &PlannedCall) -> Op
     if told {
         return None;
     }
-    // Some page was not available on Linux, perhaps behind the end of a file. In this case Linux locks the
-    // whole range, and brings in no page behind the missing one.
+    // Linux did not get some page, perhaps because it was behind the end of a file. In this case Linux locks
+    // the whole range, and brings in no page after the missing page.
     let is_of_file =
         |line: &&MapLine<Machine>| process.find_vma(line.start).is_some_and(|vma| !vma.is_anonymous());
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2) && number == ENOMEM;
@@ -299,8 +299,8 @@ pub(super) fn rests_on_length(process: &Process, range: Range<u64>) -> bool {
     lines.any(|line| is_of_unknown_length(process, line.start))
 }
 
-/// Returns false if the call is a mincore that Linux refused with EFAULT, and its result vector lies in a
-/// file of unknown length: the vector may have been behind the end of the file.
+/// Returns false for a mincore that Linux refused with EFAULT, if its result vector lies in a file of unknown
+/// length: the vector may have been behind the end of the file.
 pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
     let answer = call.args[2]..call.args[2].saturating_add(call.args[1].div_ceil(PAGE));
     let refused = call.name == CallName::Mincore && call.returned == Returned::Error(EFAULT);
@@ -405,7 +405,7 @@ impl Before {
         }
     }
 
-    /// Locks and unlocks the range again, as its VMAs were before the call.
+    /// Locks or unlocks each part of the range, as it was before the call.
     fn put_locks_back(&self, process: &Process) {
         self.each(|part, flags| {
             let len = part.end - part.start;

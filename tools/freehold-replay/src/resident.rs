@@ -12,8 +12,8 @@
 //! | the engine does not have the page | absent; or it came with a [large folio](Judge::came_with_a_folio), or [another writer](Judge::came_from_elsewhere) wrote it; otherwise a difference |
 //!
 //! Single pages are compared if the snapshot lists pages. The resident size is compared with the smallest and
-//! the largest size that the table allows. Bounds that are too wide hide defects: `resident_tests.rs` tests
-//! [`Judge`], which decides about one VMA, with pages inside and outside the bounds.
+//! the largest size that the table allows. Bounds that are too wide hide defects. `resident_tests.rs`
+//! therefore tests [`Judge`], which decides about one VMA, with pages inside and outside the bounds.
 
 use super::compare::{FILE_PAGE, Finding};
 use super::findings::Findings;
@@ -50,7 +50,8 @@ const ANONYMOUS_KB: usize = 6;
 pub(super) struct Resident {
     /// VMAs that were compared; `as_linux` counts those with the same pages.
     vmas: Tally,
-    /// VMAs with fewer pages, or more pages, where the recording does not determine the pages.
+    /// VMAs with fewer or more pages on Linux than in the engine, if the recording does not determine these
+    /// pages.
     fewer: u64,
     more: u64,
     /// VMAs that were not compared, or not completely.
@@ -75,7 +76,7 @@ impl Resident {
     }
 }
 
-/// Compares the pages of files in `areas`, the VMAs of both sides, with the pages that the engine has.
+/// Compares Linux's pages of files with those of the engine, in the VMAs `areas`, which both sides have.
 pub(super) fn compare(
     world: &World,
     image: &Image,
@@ -215,7 +216,7 @@ struct Judge<'j> {
     vma: Range<u64>,
     mapped: &'j Shape,
     linux: Linux<'j>,
-    /// Pages of the file that the engine has, with all pages in the page cache.
+    /// Pages of the file that the engine has with the page cache that `files.rs` assumes.
     ours: &'j Runs,
     /// Pages that recorded faults and calls explain.
     reached: &'j BTreeMap<u64, MappedBy>,
@@ -225,7 +226,7 @@ struct Judge<'j> {
     has_part_of: &'j dyn Fn(Range<u64>) -> bool,
 }
 
-/// Differences between Linux's pages and the engine's that the recording does not determine.
+/// Differences in the pages of a VMA that the recording leaves open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Verdict {
     fewer: bool,

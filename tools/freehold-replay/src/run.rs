@@ -15,9 +15,9 @@
 //! `done` and then loads `wanted`. All four accesses are sequentially consistent, so at least one of the
 //! workers sees the store of the other.
 //!
-//! Between tasks, only the waits of the plan give an order: state that steps of several tasks share needs its
-//! own lock. `findings_do_not_depend_on_the_options` (`tests/small.rs`) checks that the interleaving does not
-//! change the findings.
+//! Only the waits of the plan order the steps of different tasks. If steps of several tasks share state, the
+//! state therefore needs its own lock. `findings_do_not_depend_on_the_options` (`tests/small.rs`) checks that
+//! the interleaving does not change the findings.
 
 use super::findings::Findings;
 use super::image::{Image, Task};
@@ -186,7 +186,7 @@ impl<'p> Run<'p> {
         }
     }
 
-    /// Describes which task waits for which.
+    /// Describes the steps that each parked task waits for.
     fn stuck(&self) -> String {
         let mut text = String::new();
         for (slot, steps) in self.slots.iter().zip(&self.segment.tasks) {
@@ -274,7 +274,7 @@ impl<'p> Run<'p> {
         parked.push((wait.index + 1, task));
     }
 
-    /// Records that the task of `slot` has done `done` steps. Makes the tasks ready that waited for the last
+    /// Records that the task of `slot` has done `done` steps. Makes ready all tasks that waited for the last
     /// of these steps.
     fn step_done(&self, slot: usize, done: u32) {
         let slot = &self.slots[slot];

@@ -1,4 +1,5 @@
-//! Blocks of shared memory: the sizes on the recorded machine, and which pages they leave undetermined.
+//! Blocks of shared memory: their sizes on the recorded machine, and the pages that these sizes leave
+//! undetermined.
 //!
 //! A *block* is a large folio: pages of shared memory that the kernel allocates and maps together. Settings
 //! of the machine decide which sizes the kernel may use; newer recordings contain these settings.
@@ -142,7 +143,7 @@ pub(super) fn allocate(mapping: &Mapping<Machine>, bytes: Range<u64>) {
     if mapping.is_shmem() && small && some {
         let end = bytes.end.div_ceil(PAGE).min(mapping.pages());
         for index in (bytes.start / PAGE..end).take(MAX_ALLOCATED as usize) {
-            // A page that cannot be allocated stays absent, which the comparison reports.
+            // If a page cannot be allocated, it stays absent, and the comparison reports it.
             let _ = mapping.fill(PageIndex::new(index));
         }
     }

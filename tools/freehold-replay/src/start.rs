@@ -108,7 +108,7 @@ fn special_flags(area: &Area) -> VmFlags {
     codes.fold(VmFlags::empty(), |sum, code| sum | VmFlags::of_smaps_name(code).unwrap_or(VmFlags::empty()))
 }
 
-/// Returns the private pages that were present, which the kernel wrote while it created the image.
+/// Returns the private pages that were present. The kernel wrote these pages while it created the image.
 fn present(snapshot: &Snapshot) -> Result<Present> {
     let mut touches = Present::new();
     let mut count = 0;

@@ -1,8 +1,8 @@
 //! Tables of aligned columns without lines.
 //!
-//! Reports (`report/`, `tasks.rs`) build rows of texts, and [`Layout`] sets them: columns flush left or
-//! right, at most 100 columns wide. A wider table is split into several tables with the same first column.
-//! The contents of the cells do not matter here. The tests are in `table_tests.rs`.
+//! Reports (`report/`, `tasks.rs`) build rows of texts, and [`Layout`] arranges the rows: cells flush left or
+//! right, lines of at most 100 characters. A wider table is split into several tables with the same first
+//! column. The contents of the cells do not matter here. The tests are in `table_tests.rs`.
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 

@@ -3,8 +3,8 @@
 //!
 //! [`Tasks::of`] reads all events once and keeps one entry for each task. `freehold-cli` prints the list
 //! (`--tasks`). If `--maps-at` names a task or a time without an address space, the error [`NoTask`] uses the
-//! list to say which tasks have one. Times are nanoseconds since the first event. The tests are in
-//! `tasks_tests.rs`.
+//! list to name the tasks that have an address space. Times are nanoseconds since the first event. The tests
+//! are in `tasks_tests.rs`.
 
 use crate::source::Source;
 use crate::table::{Layout, row};
@@ -179,7 +179,7 @@ fn snapshot_of(recording: &mut Recording, event: &Event) -> Result<Option<Snapsh
     }
 }
 
-/// The error that no task, or not the requested task, has a known address space at the requested time.
+/// The error for a time at which no task has a known address space, or the requested task has none.
 #[derive(Debug)]
 pub struct NoTask {
     /// The requested task.

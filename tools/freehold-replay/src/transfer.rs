@@ -28,7 +28,7 @@ const PAGE: u64 = 4096;
 pub(super) struct Moved {
     /// The result of the call on the engine.
     pub(super) returned: Returned,
-    /// The first byte that differs from the recording where a recorded call wrote it: its address, Linux's
+    /// The first byte that a recorded call wrote and that differs from the recording: its address, Linux's
     /// byte, the engine's byte.
     pub(super) other: Option<(u64, u8, u8)>,
     /// Some bytes differ from the recording, but the program itself may have stored them.
@@ -84,8 +84,8 @@ pub(super) fn transfer(
     Some(moved)
 }
 
-/// Returns true if the kernel could begin to access the caller's own memory. The recording shows the address
-/// of this memory if the kernel could not.
+/// Returns true if the kernel could begin to access the caller's own memory. If the kernel could not, the
+/// recording shows the address of this memory.
 fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
     let fills = planned.call.name == CallName::ProcessVmReadv;
     let rights = if fills { VmFlags::WRITE } else { VmFlags::READ };
@@ -122,8 +122,8 @@ impl Moved {
     }
 }
 
-/// Returns the number of bytes in the pieces, in order, that the kernel can access for the program. Memory
-/// that was mapped before the recording began does not count.
+/// Returns the number of bytes in the pieces before the first byte that the kernel cannot access for the
+/// program. Memory that was mapped before the recording began does not count.
 fn within_reach(process: &Process, pieces: &[(u64, u64)], needs: VmFlags) -> u64 {
     let mut sum = 0;
     for &(at, len) in pieces {

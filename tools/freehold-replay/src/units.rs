@@ -1,8 +1,8 @@
 //! Formats numbers for readers: separated thousands, at most three significant digits, a unit.
 //!
-//! Reports, tables and pictures format all their numbers here, so that one quantity has one form. Pure
-//! functions from numbers to texts; a value that cannot be computed (a ratio to zero) is `None`. The JSON
-//! report does not use this file: it has plain numbers with a unit in the key. The tests are in
+//! Reports, tables and pictures format all their numbers here, so that one quantity has one form. The
+//! functions are pure. They return `None` for a value that cannot be computed, such as a ratio to zero. The
+//! JSON report does not use this file: it has plain numbers with a unit in the key. The tests are in
 //! `units_tests.rs`.
 
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Tests the text form of numbers (`units.rs`): counts, times, shares, ratios, rates and sizes. Each test
-//! lists values with their texts, above all values at which the unit or the number of digits changes.
+//! lists values with their texts, especially values at which the unit or the number of digits changes.
 
 use super::*;
 

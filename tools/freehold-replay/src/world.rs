@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, Weak};
 const PAGE: u64 = 4096;
 /// Memory of the machine in bytes. More than any recording needs at once; only memory in use is touched.
 pub(super) const MEMORY: u64 = 64 << 30;
-/// Memory with contents, in bytes, that any host has.
+/// Size in bytes of the memory with contents that every host can provide.
 const LEAST: u64 = 1 << 30;
 /// Memory for page tables, in bytes.
 const TABLES: u64 = 1 << 30;
@@ -175,7 +175,7 @@ impl World {
             let mut numbers =
                 pool.into_iter().flat_map(|pool| pool.split(' ')).map_while(|word| word.parse::<u64>().ok());
             if let (Some(free), Some(more)) = (numbers.next(), numbers.next()) {
-                // If the machine has too little memory for the pool, it allocates huge pages on demand
+                // If the machine has too little memory for the pool, huge pages are allocated on demand
                 // instead.
                 let fits = free == 0
                     || free.saturating_mul(size.bytes()) <= MEMORY / MAX_OF_POOL && !self.options.backed;
@@ -213,7 +213,7 @@ impl World {
     }
 
     /// Returns the initial settings of an address space. The settings are those of a process of root, because
-    /// the recordings are of such processes.
+    /// recorded processes usually run as root.
     pub(super) fn config(&self) -> SpaceConfig {
         SpaceConfig::new()
             // Linux uses the first fit.
@@ -327,8 +327,8 @@ impl World {
         }
     }
 
-    /// Returns true if the personality, which the recording does not show, may allow the program to execute
-    /// the memory at `address`, whose VMA is only readable.
+    /// Returns true if the VMA at `address` is readable and not executable, and if a personality that the
+    /// recording does not show may have made the VMA executable on Linux.
     pub(super) fn may_execute(&self, process: &Process, address: u64) -> bool {
         const RIGHTS: VmFlags = VmFlags::READ.union(VmFlags::EXEC);
         let vma = process.find_vma(address).filter(|vma| vma.start() <= address);

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// Size limit of a small compressed recording, in bytes.
 const SMALL: u64 = 600_000;
-/// Largest percentage of VMAs of files that may have other pages.
+/// Largest percentage of VMAs of files that may have other pages than on Linux.
 const MAX_OTHERS: u64 = 15;
 /// Number of seeds in the long run.
 const SEEDS: u64 = 10;

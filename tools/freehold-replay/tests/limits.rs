@@ -129,7 +129,7 @@ fn limit_applies_in_a_new_user_namespace() {
 }
 
 /// strace output does not show the size of an address space. Limits apply to calls that Linux refused, and do
-/// not forbid calls that Linux made.
+/// not forbid calls that succeeded on Linux.
 #[test]
 fn limits_in_strace_output_apply_only_to_refused_calls() {
     let text = "# limits 3000 ffffffffffffffff ffffffffffffffff 800000 1000

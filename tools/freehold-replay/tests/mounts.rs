@@ -9,8 +9,8 @@ use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};
 use std::fs;
 
-/// Replays a store to a file of 4 MiB. In the end Linux has the first `pages` pages around the store: 2 MiB,
-/// or only one page.
+/// Replays a store to a file of 4 MiB. In the end Linux has `pages` pages: the block of 2 MiB around the
+/// store, or only the page of the store.
 fn outcome(tmpfs: &str, path: &str, pages: u64) -> Outcome {
     let folder = tempfile::tempdir().expect("a folder");
     let trace = format!(

@@ -8,7 +8,7 @@
 //!
 //! Incorrect recordings are lists of replacements in a correct one: the correct text, the incorrect text, and
 //! the difference that must be found. A new rule of the comparison needs a correct recording, and a
-//! replacement for each thing that the rule must still find.
+//! replacement for each kind of difference that the rule must still find.
 
 use freehold::space::Locking;
 use freehold_replay::outcome::Outcome;
@@ -569,8 +569,8 @@ fn task_may_begin_in_one_segment_and_run_in_the_next() {
     });
 }
 
-/// Adjacent parts of a file are one VMA if one open file maps both, by any descriptor. Parts of two open
-/// files stay separate VMAs.
+/// Adjacent mappings of a file are one VMA if both were made through one open file, by any of its
+/// descriptors. Parts of two open files stay separate VMAs.
 #[test]
 fn mappings_of_two_open_files_do_not_merge() {
     for (opened, grown) in [("dup 3", "7e0000000000"), ("open 100 0 0", "-14")] {
@@ -627,9 +627,9 @@ fn removed_segment_is_destroyed_with_its_last_mapping() {
     }
 }
 
-/// The recording has blocks of shared memory of several sizes. Each VMA must have exactly the pages that it
-/// had on Linux, through faults and through losses of pages. The bounds for undetermined pages would allow
-/// other pages too.
+/// The recording has blocks of shared memory of several sizes. After faults and after losses of pages, each
+/// VMA must have exactly the pages that it had on Linux. The bounds for undetermined pages would allow other
+/// pages too.
 #[test]
 fn blocks_of_shared_memory_match_linux() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../recordings/causes/shared-blocks.trace.zst");

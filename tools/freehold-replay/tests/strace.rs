@@ -432,15 +432,16 @@ fn gaps_between_moved_vmas_are_free() {
     let moved = "mmap(0x10100000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS, -1, 0) = 0x10100000
         mremap(0x10100000, 16384, 16384, MREMAP_MAYMOVE|MREMAP_FIXED, 0x10200000) = 0x10200000
         mmap(0x10208000, 4096, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10208000";
-    // Page faults have grown the stack down to the place to which only the first page was moved.
+    // Page faults have grown the stack into the target range of the move, in which only the first page was
+    // mapped.
     let found = "madvise(0x10202000, 8192, MADV_DONTDUMP) = 0";
     assert_eq!(counts(&arena(&format!("{moved}\n{found}"))), (4, 1));
     let free = "madvise(0x10000000, 8192, MADV_DONTDUMP) = -1 ENOMEM (Cannot allocate memory)";
     assert_eq!(counts(&arena(&format!("{moved}\n{free}"))), (5, 0));
 }
 
-/// Linux could populate the mapping, so an event that strace does not show has made the file longer. The file
-/// is mapped where the second of two VMAs was moved.
+/// Linux could populate the mapping, so an event that strace does not show has made the file longer. The
+/// mapping of the file is the second of two VMAs that were moved together.
 #[test]
 fn moved_file_mappings_are_known_at_their_new_address() {
     let outcome = arena(

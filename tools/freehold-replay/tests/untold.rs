@@ -1,5 +1,5 @@
-//! Small recordings of changes that no recording, or no old recording, contains. Each matches Linux or is not
-//! checked for the right reason. Everything else is compared.
+//! Small recordings of changes that no recording, or no old recording, contains. The effect of each change
+//! matches Linux, or is left unchecked for the expected reason. Everything else is compared.
 //!
 //! The name of a test states the effect of the change. Each test replays a few lines (`outcome`, or `text`
 //! for strace output), and checks how often the replay counted each reason for answers that it did not check
@@ -105,8 +105,8 @@ fn process_that_ends_inside_execve_is_not_compared() {
         assert_as_linux(&outcome, &[(aside::DIES_IN_EXEC, 1)]);
         assert_eq!((outcome.calls.all, outcome.snapshots.all), (1, 0), "{inside}");
     }
-    // An execve that fails earlier has changed nothing. A signal, or the end of a watched process, has
-    // changed nothing either.
+    // An execve that fails earlier has changed nothing. A signal alone, or the teardown of an address space
+    // alone, shows no failed execve.
     for inside in ["15 0 2 execve 1 2 3 = -2\n", signal, torn] {
         let same = outcome(2, &events(inside), (2, "", PAGES, 8));
         assert_as_linux(&same, &[(aside::DIES_IN_EXEC, 0)]);

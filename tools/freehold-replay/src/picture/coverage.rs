@@ -1,8 +1,8 @@
 //! The drawn state of an address space: ranges of one kind of memory, each with its start time.
 //!
 //! `life.rs` calls [`Coverage::set`] whenever the VMAs of a range have changed, and [`Coverage::finish`] at
-//! the end of an address space. A piece that changes its kind or is unmapped ends, and becomes a [`Block`] of
-//! the picture. Unlike VMAs, adjacent pieces of one kind and one start time are joined. The tests are in
+//! the end of an address space. When a piece is unmapped or changes its kind, it ends and becomes a [`Block`]
+//! of the picture. Unlike VMAs, adjacent pieces of one kind and one start time are joined. The tests are in
 //! `coverage_tests.rs`.
 
 use super::kind::Memory;

@@ -1,10 +1,10 @@
 //! Assembles the picture: chooses the lanes (`lanes.rs`), places their rows, and lets `panel.rs`, `paint.rs`
 //! and `strips.rs` draw the parts. `mod.rs` has the terms.
 //!
-//! Lengths are in pixels of the document: x grows with time, y downwards. What is drawn later covers what was
-//! drawn before, so the order in [`Picture::draw`] matters. If the document becomes too large, the picture is
-//! drawn again with larger cells. `mod_tests.rs` checks that two drawings of a recording are equal, that the
-//! document is well formed, and that its size is limited.
+//! Lengths are in pixels of the document: x grows with time, y downwards. Later parts cover earlier parts, so
+//! the order in [`Picture::draw`] matters. If the document becomes too large, the picture is drawn again with
+//! larger cells. `mod_tests.rs` checks that two drawings of a recording are equal, that the document is well
+//! formed, and that its size is limited.
 
 use super::lanes::{Lanes, lanes};
 use super::life::Life;

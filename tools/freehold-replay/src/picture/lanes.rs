@@ -23,7 +23,8 @@ pub struct Lanes {
     pub left_out: Vec<usize>,
 }
 
-/// Distributes the processes. Prefers processes that lived long or faulted often, as many as fit.
+/// Distributes the processes. Chooses as many processes as fit, and prefers processes that lived long or
+/// faulted often.
 pub fn lanes(life: &Life) -> Lanes {
     let mut candidates: Vec<usize> = (0..life.processes.len()).filter(|index| worth(life, *index)).collect();
     candidates.sort_by(|a, b| score(life, *b).total_cmp(&score(life, *a)).then(a.cmp(b)));

@@ -40,7 +40,7 @@ fn level(faults: u32, most: u32) -> u8 {
     1 + (share * (DARKNESS.len() - 1) as f64).round() as u8
 }
 
-/// Paints faults, darker where there are more. `most` is the largest number in any cell of the picture.
+/// Paints faults: a cell with more faults is darker. `most` is the largest number in any cell of the picture.
 pub fn density(svg: &mut Svg, panel: &Panel, most: u32) {
     let mut levels = Grid::new(panel.faults.columns, panel.faults.rows);
     for row in 0..levels.rows {
@@ -61,8 +61,8 @@ pub fn density(svg: &mut Svg, panel: &Panel, most: u32) {
     }
 }
 
-/// Writes the name of each run where there is room: over the longest period in which the middle of the run
-/// was mapped.
+/// Writes the name of each run into the longest period in which the middle of the run was mapped. Omits a
+/// name that does not fit.
 pub fn names(svg: &mut Svg, panel: &Panel) {
     let Place { x, y, height, .. } = panel.place;
     for run in panel.scale.runs.iter().filter(|run| run.high - run.low >= 14.0) {

@@ -177,7 +177,7 @@ fn atoms(blocks: &[Block], faults: &[(u64, u64)]) -> Vec<Atom> {
     let mut pages: Vec<u64> = faults.iter().map(|(_, page)| *page).collect();
     pages.sort_unstable();
     pages.dedup();
-    // The change in total time of each kind at each boundary.
+    // For each boundary, how much longer each kind was mapped above the boundary than below it.
     let mut edges: BTreeMap<u64, [i128; Kind::ALL.len()]> = BTreeMap::new();
     for block in blocks {
         let (kind, time) = (block.memory.shown() as usize, i128::from(block.to - block.from));

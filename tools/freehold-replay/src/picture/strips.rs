@@ -2,8 +2,8 @@
 //!
 //! `draw.rs` calls these functions for the strips, from top to bottom, with the position of each. They read
 //! the data of the picture ([`Picture`]) and append elements to the [`Svg`]. The lanes between the strips are
-//! drawn by `paint.rs`. A new strip is a function here that `Picture::draw` (`draw.rs`) calls, with its
-//! height added to the document there.
+//! drawn by `paint.rs`. A new strip needs a function here. `Picture::draw` (`draw.rs`) must call the
+//! function, and add the strip's height to the document.
 
 use super::draw::{LEFT, OTHERS, Picture, RATES, RIGHT, processes, rounded};
 use super::kind::Kind;

@@ -1,10 +1,10 @@
 //! The report of one replay as text: one function for each line or table, in the order of the report. The
 //! figures come from the [`Outcome`].
 //!
-//! `freehold replay` prints this report for one recording, `summary.rs` the table for several, and `json.rs`
-//! the document for programs. A function returns an empty string if its figure is not known, for example for
-//! strace output. Numbers are formatted by `units.rs`, tables by `table.rs`. A new line is a function here
-//! and an entry in [`single`].
+//! `freehold replay` prints this report for each recording. `summary.rs` has the table of several recordings,
+//! and `json.rs` has the document for programs. A function returns an empty string if its figure is not
+//! known, for example for strace output. Numbers are formatted by `units.rs`, tables by `table.rs`. A new
+//! line is a function here and an entry in [`single`].
 
 use super::differences::differences;
 use super::{checked, verdict};
