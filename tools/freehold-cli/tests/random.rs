@@ -10,8 +10,8 @@
 //! value permits more differences, so never lower a value.
 //!
 //! The program that makes the calls is this test program, started with the options of `examples/random`. A
-//! failure prints the seed and the kind of calls: `--seed` and `--mix` of the example make the same calls
-//! again.
+//! failure prints the seed and the kind of calls, so that the example can repeat the calls with `--seed` and
+//! `--mix`.
 
 #[path = "../examples/random/mod.rs"]
 mod program;

@@ -80,7 +80,7 @@ fn change_memory_without_calls() {
     println!("done");
 }
 
-/// Changes that no line of a recording shows are replayed as on Linux, or are not checked for a stated
+/// Changes that no line of a recording shows are replayed as on Linux, or are left unchecked for a stated
 /// reason.
 #[test]
 fn unrecorded_changes_of_memory_cause_no_differences() {
