@@ -56,7 +56,7 @@ impl Layout {
         })
     }
 
-    /// Returns instructions for the end of a call. They store the effective set and the nesting level of its
+    /// Returns instructions for the end of a call. They store the effective set and the nesting level of the
     /// user namespace in the words of the stack at these offsets. Register 6 must point to the event. If a
     /// read fails, register 0 is nonzero afterwards. If the call failed, the instructions end the program.
     pub fn read(&self, effective: i16, level: i16) -> Vec<Instruction> {

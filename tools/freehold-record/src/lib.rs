@@ -141,8 +141,8 @@ fn by_kernel(options: &Options, names: &Names, tell: &dyn Fn(Notice)) -> Result<
     }
 }
 
-/// Runs the command, follows it to its end, and writes the recording. Fails if events were lost, after the
-/// recording is written.
+/// Runs the command, follows it to its end, and writes the recording. If events were lost, writes the
+/// recording and then fails.
 fn run(
     options: &Options,
     names: &Names,

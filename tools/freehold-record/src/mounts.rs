@@ -1,9 +1,9 @@
 //! The tmpfs mounts of recorded processes, with their settings of huge pages.
 //!
 //! The huge-page policy of a tmpfs decides whether the kernel uses huge pages for the files of the tmpfs, and
-//! only the list of mounts shows the policy. `follow.rs` notes the mounts of each process while it is
-//! stopped, because a process may have a mount namespace of its own; `write.rs` asks for the policy of each
-//! recorded file by its device. If lists of mounts disagree, the policy is left out instead of guessed.
+//! only the list of mounts shows the policy. `follow.rs` notes the mounts of each process while the process
+//! is stopped, because a process may have a mount namespace of its own; `write.rs` asks for the policy of
+//! each recorded file by its device. If lists of mounts disagree, the policy is left out instead of guessed.
 //! `freehold-cli/tests/mounts.rs` records a program on a mount of its own. A new value of the option `huge`
 //! needs a variant of `TmpfsHuge` in `freehold-trace/src/tmpfs.rs`.
 
@@ -36,7 +36,7 @@ impl Mounts {
     }
 
     /// Returns the huge-page policy of a file on this device, if the file is in a mounted tmpfs. A file
-    /// without a name (a memfd, or System V memory) is in a tmpfs of the kernel that is not mounted.
+    /// without a name (a memfd, or System V memory) is in a tmpfs that the kernel has not mounted.
     pub fn of_file(&self, device: Device, path: &str) -> Option<TmpfsHuge> {
         let named = !path.ends_with(" (deleted)");
         self.tmpfs.get(&device).copied().flatten().filter(|_| named)

@@ -3,9 +3,10 @@
 //! 1. [`Output::new`] checks at the start, before the command runs, that the file can be written.
 //! 2. [`Output::write`] writes a temporary file in the same folder, and renames it over the old file.
 //!
-//! [`Output::write_together`] does this for several files of one recording, and renames only when all are
-//! complete. An error while writing leaves the old files unchanged. Pipes and terminals are written in place.
-//! The recorder and `freehold-cli` write all their files in this way. The tests are in `output_tests.rs`.
+//! [`Output::write_together`] does this for several files of one recording, and renames the files only when
+//! all of them are complete. An error while writing leaves the old files unchanged. Pipes and terminals are
+//! written in place. The recorder and `freehold-cli` write all their files in this way. The tests are in
+//! `output_tests.rs`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -62,7 +63,7 @@ impl Output {
     /// # Errors
     ///
     /// Fails with the system's error. Leaves all files unchanged if a temporary file cannot be written. If a
-    /// rename fails, the files before it in the list are already replaced.
+    /// rename fails, the earlier files in the list are already replaced.
     pub fn write_together(files: &[(&Output, &[u8])]) -> io::Result<()> {
         let prepared = files.iter().try_for_each(|(output, contents)| output.prepare(contents));
         let written = prepared.and_then(|()| files.iter().try_for_each(|(output, _)| output.commit()));

@@ -26,8 +26,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Minimum size in bytes of the ring of each event and processor.
 const RING_BYTES: usize = 2 << 20;
-/// The size of a ring is the size of the buffer of the kernel's tracing divided by this number, if that is
-/// more than the minimum.
+/// The size of a ring is the size of the kernel's trace buffer divided by this number, but at least
+/// `RING_BYTES`.
 const PART_OF_BUFFER: usize = 8;
 /// A kind of record in a ring: records were lost.
 const LOST: u32 = 2;

@@ -6,11 +6,11 @@
 //! A BPF program runs when such a call begins, in any process. The program reads the structure to which the
 //! argument points, and adds the structure to a queue. The caller has usually just written the structure, so
 //! its page is nearly always present. The page of a constant that was never touched may be absent. If the
-//! page was absent, a program at the end of the call reads the structure, because the kernel has faulted the
-//! page in by that time. The structure is reported with the time of the call's start. If the call writes to
-//! the same place, or if the page is absent even at the end, the report says that the structure could not be
-//! read. The kernel's own events report the ends of calls, and only for recorded processes: `assemble.rs`
-//! ignores reports of other processes. For other processes, the two programs only cost time.
+//! page was absent, another program reads the structure at the end of the call, when the kernel has faulted
+//! the page in. The structure is reported with the time of the call's start. If the call writes to the same
+//! place, or if the page is absent even at the end, the report says that the structure could not be read. The
+//! kernel's own events report the ends of calls, and only for recorded processes: `assemble.rs` ignores
+//! reports of other processes. For other processes, the two programs only cost time.
 //!
 //! The programs run from the start of the recording. It would be too late to attach them after a process has
 //! created a userfaultfd: the recorder learns of the userfaultfd milliseconds later, and the process
@@ -137,7 +137,7 @@ const BEFORE: usize = READ + 2;
 const OF_ADVICE: usize = READ + 1 + 2 * RANGES;
 
 /// Number of words of a report about changed credentials. Its data are the effective set and the nesting
-/// level of its user namespace.
+/// level of the user namespace.
 const OF_CREDENTIALS: usize = READ + 2;
 
 /// Maximum number of ranges of a process_madvise that are reported. Calls with more ranges are not reported,

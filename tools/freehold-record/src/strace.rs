@@ -73,7 +73,7 @@ pub fn record(command: &[OsString], names: &Names, tell: &dyn Fn(Notice)) -> any
         packed.with_context(|| format!("cannot read the output of strace for {}", text.display()))?;
     packed_text.write(&packed).with_context(|| format!("cannot write {}", text.display()))?;
     tell_limits(command, text, tell);
-    // strace ends as the command did, also if a signal killed the command.
+    // strace ends in the same way as the command, even if a signal killed the command.
     let killed = status.signal().map(|signal| 128 + signal);
     status.code().or(killed).and_then(|code| u8::try_from(code).ok()).context("strace was killed")
 }

@@ -1,12 +1,12 @@
 //! Writes the files of a recording: assembles the reports into events (`assemble.rs`), converts times and
 //! paths, and replaces an older recording completely or not at all (`output.rs`).
 //!
-//! `lib.rs` checks the names and the files ([`Names`]) before the command runs, and calls [`write`] after it.
-//! Input: the collected reports, the snapshots, the settings of the machine. Output: the compressed file of
-//! events and the compressed file of snapshots, and [`Written`] for the messages to the user. A file must be
-//! defined before the first event that maps it, and events must ascend in time: the format requires both
-//! (`freehold-trace/src/write.rs`). `freehold-cli/tests/record.rs` and `freehold-cli/tests/names.rs` test the
-//! files.
+//! `lib.rs` checks the names and the files ([`Names`]) before the command runs, and calls [`write`] after the
+//! command has ended. Input: the collected reports, the snapshots, the settings of the machine. Output: the
+//! compressed file of events and the compressed file of snapshots, and [`Written`] for the messages to the
+//! user. A file must be defined before the first event that maps it, and events must ascend in time: the
+//! format requires both (`freehold-trace/src/write.rs`). `freehold-cli/tests/record.rs` and
+//! `freehold-cli/tests/names.rs` test the files.
 
 use super::assemble::{Assembled, Assembler, File as Mapped};
 use super::collect::Collected;
