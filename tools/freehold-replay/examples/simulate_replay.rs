@@ -129,7 +129,7 @@ mod simulate {
     }
 
     /// Prints the table of one design, with a row for each number of processors. Then prints the most
-    /// contended fields of the run on the most processors.
+    /// contended fields of the last run.
     fn print(machine: &Machine, all: &[(Outcome, Report)]) {
         let Some((first, last)) = all.first().zip(all.last()) else { return };
         let verdict = match all.iter().map(|(outcome, _)| outcome.difference_count).sum() {

@@ -2,8 +2,9 @@
 //! of recorded answers.
 //!
 //! `perform.rs` calls [`answer`] for each call step, on the virtual CPU of the worker. [`answer`] returns the
-//! engine's answer in the form of the recording, and compares nothing. Calls on files are in `opened.rs`, on
-//! userfaultfds in `pagers.rs`, between processes in `transfer.rs`, and `prctl` in `prctl.rs`.
+//! engine's answer in the form of the recording, and compares nothing. Other files handle calls on files
+//! (`opened.rs`), on userfaultfds (`pagers.rs`) and between processes (`transfer.rs`), and `prctl`
+//! (`prctl.rs`).
 //!
 //! Arguments are passed on as recorded. The engine must refuse invalid arguments like Linux. An argument that
 //! the engine's types cannot express gets the errno that Linux returns. To replay another system call, add an
@@ -32,7 +33,7 @@ const PAGE: u64 = 4096;
 const MAX_PAGES: u64 = 1 << 22;
 
 /// Makes the call on `process`. Returns `None` if the engine has no such call. A mapping without a fixed
-/// address is placed where Linux placed it, or where the engine chooses if `chooses` is set.
+/// address gets the address that Linux chose. If `chooses` is set, the engine chooses the address.
 pub(super) fn answer(
     world: &World,
     process: &Process,
@@ -131,8 +132,8 @@ fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
-        // A stack that could grow to this address would have grown already. A page that the task has no right
-        // to access is not faulted in.
+        // If a stack may grow to this address, it has grown already. A page that the task has no right to
+        // access is not faulted in.
         let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights)).ok_or(Errno::EFAULT)?;
         let end_of_vma = vma.end();
         drop(vma);
@@ -171,7 +172,7 @@ fn mmap(world: &World, process: &Process, planned: &PlannedCall, chooses: bool) 
             error => error.errno(),
         });
     }
-    // Requests the address that Linux chose, which the engine uses if it is free.
+    // Requests the address that Linux chose. The engine uses this address if it is free.
     let fixed = flags.intersects(MapFlags::FIXED | MapFlags::FIXED_NOREPLACE);
     let place = planned.call.returned.value().filter(|_| !fixed && !chooses);
     let addr = place.unwrap_or(addr);

@@ -9,8 +9,9 @@
 //!    is a [`Finding`].
 //! 4. [`report`] adds the counts and the findings to the worker's [`Findings`].
 //!
-//! `perform.rs` calls both functions at a step that compares, and `lib.rs` for frozen processes between
-//! segments. The comparison changes nothing, except that memory grows as the snapshot shows (`grown.rs`).
+//! `perform.rs` calls both functions at a step that compares, and `lib.rs` calls them between segments, for
+//! frozen processes. The comparison changes nothing, except that memory grows as the snapshot shows
+//! (`grown.rs`).
 //!
 //! In names, *ours* is the engine's side, *theirs* is Linux's, and *untold* means not recorded. If too much
 //! counts as not recorded, defects of the engine stay hidden. Therefore `tests/small.rs` also replays

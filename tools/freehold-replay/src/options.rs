@@ -12,7 +12,7 @@ use freehold_trace::plan::SEGMENT;
 pub struct Options {
     /// Number of virtual CPUs. Each virtual CPU has a worker.
     pub cpus: usize,
-    /// Memory has contents. Otherwise memory is phantom: frames without contents.
+    /// Memory has contents. If false, memory is phantom: frames without contents.
     pub backed: bool,
     /// The machine has protection keys. A replay that needs them starts again with this option.
     pub keys: bool,
@@ -26,7 +26,7 @@ pub struct Options {
     /// often.
     pub segment: usize,
     /// Compare the addresses that the kernel chose. Calls that change the set of free addresses then keep
-    /// their order. Otherwise the replay uses Linux's addresses.
+    /// their order. If false, the replay uses Linux's addresses.
     pub places: bool,
     /// Largest number of steps that a task takes in a row. Large enough to keep the cost of switching small.
     pub turn: u32,

@@ -35,8 +35,8 @@ pub struct Outcome {
     /// Snapshots of address spaces.
     pub snapshots: Tally,
     /// VMAs of files in the snapshots whose pages were compared. `as_linux` counts the VMAs with exactly the
-    /// same pages. Any other VMA is a difference, unless it has all pages that the recorded faults prove and
-    /// only pages that the recorded faults explain.
+    /// same pages. Any other VMA is a difference if it lacks a page that the recorded faults prove, or has a
+    /// page that the recorded faults do not explain.
     pub file_vmas: Tally,
     /// Calls for which the kernel chose an address, and for which the engine chose an address in the same
     /// state.

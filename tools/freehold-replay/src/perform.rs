@@ -209,7 +209,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.check_fault(task, line, address, code, ends, ended);
     }
 
-    /// Makes a recorded call, unless its answer cannot be checked, and compares the answer.
+    /// Makes a recorded call and compares its answer, if the answer can be checked.
     fn recorded_call(&mut self, task: &Task<'_>, line: u32, planned: &PlannedCall) {
         let Some(image) = task.image.clone() else { return };
         if self.world.has_faults && self.cpu.call(|| grown::before(&image, &planned.call)) {

@@ -69,7 +69,7 @@ impl Chosen {
 
     /// Makes the call again with the other alignment of the file, and keeps that alignment if the engine then
     /// chooses Linux's address. Returns the engine's last address. Linux aligns a file of at least 2 MiB if
-    /// its file system can map huge pages, which no recording shows.
+    /// its file system can map huge pages. No recording shows which file systems can.
     fn aligned_otherwise(
         self,
         world: &World,
@@ -113,8 +113,8 @@ impl Chosen {
         planned.call.name == CallName::Mmap && shared && aligned
     }
 
-    /// Brings the mapping that the engine placed at `ours` to Linux's address: moves it after an mremap, and
-    /// otherwise unmaps it and makes the call again. Returns the answer of that second call.
+    /// Brings the mapping that the engine placed at `ours` to Linux's address, and returns the answer. After
+    /// an mremap, moves the mapping again. After any other call, unmaps the mapping and repeats the call.
     pub(super) fn follow(
         self,
         world: &World,

@@ -198,7 +198,7 @@ fn tells_limits(world: &World, image: &Image, planned: &PlannedCall) -> bool {
     if planned.partly || !image.limited.load(Relaxed) {
         return false;
     }
-    // A process that once had the right to lock more than the limit may have lost it since.
+    // A process that once had the right to lock more than the limit may have lost this right.
     let lock_limit = !image.process().limits().get().may_lock;
     let locks = matches!(call.name, CallName::Mlock | CallName::Mlock2 | CallName::Mlockall);
     let grows = match call.name {

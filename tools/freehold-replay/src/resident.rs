@@ -178,7 +178,7 @@ impl Mapped {
         pages
     }
 
-    /// Returns true if the engine has one of `pages`, or a copy, in this VMA or in one that was split from
+    /// Returns true if the engine has one of `pages`, or a copy, in this VMA or in a VMA that was split from
     /// it.
     fn has_part_of(&self, process: &Process, pages: Range<u64>) -> bool {
         let mut runs = Vec::new();
@@ -277,7 +277,7 @@ impl Judge<'_> {
         Verdict { fewer: self.linux.kilobytes < ours, more: self.linux.kilobytes > ours, untold: 0 }
     }
 
-    /// Returns the pages that must be present. A page that a write has copied since is no longer a page of
+    /// Returns the pages that must be present. A page that a later write has copied is no longer a page of
     /// the file.
     fn proven(&self) -> impl Iterator<Item = u64> {
         let faulted =

@@ -2,7 +2,7 @@
 //!
 //! Snapshots list present pages as runs, and comparisons need fast tests of single pages and ranges.
 //! `compare.rs`, `resident.rs` and `touched.rs` build a [`Runs`] for each comparison, and do not change it
-//! afterwards. [`Runs::push`] relies on ascending runs: a run that begins before the end of the last one
+//! afterwards. [`Runs::push`] relies on ascending runs: a run that begins before the end of the last run
 //! makes later answers wrong. The test at the end checks the set operations.
 
 use std::ops::Range;

@@ -120,8 +120,8 @@ impl World {
     }
 }
 
-/// Returns the setting for files of a mount. The machine's setting overrides the mount's if it denies or
-/// forces blocks.
+/// Returns the setting for files of a mount. If the machine's setting denies or forces blocks, it overrides
+/// the setting of the mount.
 fn by_mount(blocks: SharedBlocks, mount: SharedHuge) -> SharedHuge {
     if matches!(blocks.all, SharedHuge::Deny | SharedHuge::Force) { blocks.all } else { mount }
 }

@@ -24,7 +24,7 @@ pub struct Source {
     name: PathBuf,
     /// All of standard input. `None` for a file.
     bytes: Option<Arc<[u8]>>,
-    /// File of snapshots, if it is not the one next to the recording.
+    /// File of snapshots. `None` if it is the file next to the recording.
     snapshots: Option<PathBuf>,
 }
 
@@ -75,8 +75,8 @@ impl Source {
         }
     }
 
-    /// Returns where anonymous memory had huge pages, as far as the snapshots show. `recording` must be
-    /// opened from this source.
+    /// Returns the setting for huge pages of anonymous memory, as far as the snapshots show it. `recording`
+    /// must be opened from this source.
     ///
     /// # Errors
     ///

@@ -88,8 +88,8 @@ pub(super) fn shows_merging(start: &Start) -> bool {
     matches!(start, Start::Shown(snapshot) if snapshot.areas.iter().any(|area| has(area, b"mg")))
 }
 
-/// Allows merging of equal pages in `process`, a new image, except where its snapshot shows otherwise. The
-/// stack is one exception, because the kernel creates it before the attribute is inherited.
+/// Allows merging of equal pages in the new image of `process`, except in VMAs without the flag `mg` in the
+/// snapshot. The stack is such a VMA, because the kernel creates it before the attribute is inherited.
 ///
 /// # Errors
 /// Fails if the engine refuses.

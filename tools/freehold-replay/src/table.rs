@@ -29,8 +29,9 @@ impl Layout {
         WIDTH.saturating_sub(self.indent + others).max(LEAST_NAME)
     }
 
-    /// Splits a table that is too wide for a terminal into several, each with the first column. The first row
-    /// contains the headings. A column whose heading `belongs` to the previous one stays with it if both fit.
+    /// Splits a table that is too wide for a terminal into several tables, each with the first column. The
+    /// first row contains the headings. If a heading `belongs` to the previous heading, their columns stay
+    /// together if both fit.
     pub fn parts(&self, rows: Vec<Vec<String>>, belongs: impl Fn(&str) -> bool) -> Vec<Vec<Vec<String>>> {
         let wide = |column: &usize| usize::from(self.gap) + width(&rows, *column);
         let all = WIDTH.saturating_sub(self.indent + width(&rows, 0));

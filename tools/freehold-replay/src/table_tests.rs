@@ -11,7 +11,7 @@ fn headings(part: &[Vec<String>]) -> String {
 }
 
 /// Splits headings of the given widths. A heading that begins with a small letter belongs to the previous
-/// one.
+/// heading.
 fn parts(columns: &[(&str, usize)]) -> Vec<String> {
     let head = columns.iter().map(|(name, width)| format!("{name:.<width$}")).collect();
     let parts = LAYOUT.parts(vec![head, vec!["x".to_owned(); columns.len()]], |heading| {

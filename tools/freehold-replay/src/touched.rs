@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | of anonymous memory | a fault has touched it, here or before the fork |
 //! | private, in a mapping of a file | a fault has written to it, here or before the fork |
-//! | of a file | a fault here has touched it, or has touched another page and may have mapped this one too. Touches before the fork do not count, because a fork does not copy the entry |
+//! | of a file | a fault here has touched it, or has touched another page and may have mapped this page too. Touches before the fork do not count, because a fork does not copy the entry |
 //! | any | a call had to bring it in |
 //!
 //! An unmapped page no longer counts as touched, and a moved page stays touched at its new address. A
@@ -21,9 +21,9 @@
 //!
 //! [`Touched`] belongs to one address space (`image.rs`) and has a lock of its own. `perform.rs` updates it
 //! after faults, calls and forks; `compare.rs` and `resident.rs` query it. If a touched page is missing here,
-//! a difference stays hidden. If a page is recorded here that no event has touched, the comparison reports a
-//! false difference. A call that brings in pages needs an arm in [`Touched::called`], and a call that frees
-//! pages an arm in `Touched::gone`.
+//! a difference stays hidden. If a page is recorded here although no event has touched it, the comparison
+//! reports a false difference. A call that brings in pages needs an arm in [`Touched::called`], and a call
+//! that frees pages an arm in `Touched::gone`.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;

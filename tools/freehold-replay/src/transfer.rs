@@ -84,8 +84,8 @@ pub(super) fn transfer(
     Some(moved)
 }
 
-/// Returns true if the kernel could begin to access the caller's own memory. If the kernel could not, the
-/// recording shows the address of this memory.
+/// Returns true if the kernel could begin to access the caller's own memory. If the kernel could not access
+/// this memory, the recording shows its address.
 fn may_move(planned: &PlannedCall, transfer: &Transfer, own: &Process) -> bool {
     let fills = planned.call.name == CallName::ProcessVmReadv;
     let rights = if fills { VmFlags::WRITE } else { VmFlags::READ };

@@ -1,6 +1,6 @@
 //! Removes from the VMAs of a snapshot the attributes that the recording does not determine (*untold*):
-//! registrations with userfaultfds, and execute rights from the personality. VMAs that only these attributes
-//! keep apart are joined.
+//! registrations with userfaultfds, and execute rights from the personality. VMAs are joined if only these
+//! attributes keep them apart.
 //!
 //! `compare.rs` calls [`without_untold`] before it compares VMAs, and counts the VMAs with removed attributes
 //! as not checked. The snapshot itself does not change. An attribute is removed only if the engine cannot

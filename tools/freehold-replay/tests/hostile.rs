@@ -1,6 +1,6 @@
 //! Recordings that are well formed but meaningless: numbers at their limits, areas at invalid addresses,
-//! tasks that violate the order of events. Each is refused with its file and line, or replayed with its
-//! differences reported. No recording may make the replay panic, hang or exhaust memory.
+//! tasks that violate the order of events. The replay refuses such a recording with its file and line, or
+//! reports its differences. No recording may make the replay panic, hang or exhaust memory.
 //!
 //! The recording in `tests/data/hostile.trace`, with its snapshots, is correct. A test changes it, or adds
 //! events after an exec (`after_exec`), and runs every operation of the crate on the result
@@ -36,7 +36,7 @@ impl Recording {
     /// Runs every operation on the recording.
     fn all(&self, options: &Options) -> Result<Outcome, ReplayError> {
         let outcome = replay(&self.path(), options, &());
-        // This test does not check the picture and the maps, but both must end.
+        // The contents of the picture and the maps are not checked, but making them must not hang or panic.
         let drawn = picture::of_recording(&self.path());
         let _ = maps_at(&self.path(), u64::MAX / 2, None, options);
         if let Ok(outcome) = &outcome {
@@ -139,7 +139,7 @@ fn impossible_areas_are_refused_or_reported() {
     let areas =
         |from: &str, to: &str| Recording::new("# fhtrace 1 t\n5 0 1 E 0\n", &SNAPSHOTS.replace(from, to));
     let options = Options { cpus: 2, ..Options::default() };
-    // An area that overlaps another, and one that ends in the middle of a page.
+    // An area that overlaps another area, and an area that ends in the middle of a page.
     for (to, line) in
         [("11000-13000 rw-p 2000", 4), ("12000-12800 rw-p 2000", 4), ("12000-12000 rw-p 2000", 4)]
     {

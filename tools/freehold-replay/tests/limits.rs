@@ -1,5 +1,5 @@
-//! Resource limits in a recording. The replay checks the calls that Linux refused for a limit, unless the
-//! limits are not recorded (`src/refused.rs`).
+//! Resource limits in a recording. If the limits are recorded, the replay checks the calls that Linux refused
+//! for a limit (`src/refused.rs`).
 //!
 //! Each test writes a recording with calls that change limits or fail for a limit, replays it, and checks the
 //! counts of compared and set-aside answers. A line `R` gives the limits of a process, in bytes: address

@@ -1,5 +1,5 @@
 //! Tests that replay recordings, in one program. Linux's recorded answers decide: a correct recording must be
-//! replayed without a difference, and a change of an answer must be reported as one.
+//! replayed without a difference, and a changed answer must be reported as a difference.
 //!
 //! | module | recordings |
 //! | --- | --- |
@@ -9,8 +9,9 @@
 //! | `strace` | strace output |
 //! | `hostile` | well-formed but meaningless recordings, to test robustness |
 //!
-//! A new rule of the comparison needs two cases: a recording that matches Linux, and a changed one whose
-//! difference must be found. `docs/reference/trace-format.md` describes the lines of a recording.
+//! A new rule of the comparison needs two cases: a recording that matches Linux, and a changed recording
+//! whose difference the replay must find. `docs/reference/trace-format.md` describes the lines of a
+//! recording.
 
 mod corpus;
 mod hostile;

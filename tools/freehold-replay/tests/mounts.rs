@@ -2,8 +2,8 @@
 //! the file or a single page.
 //!
 //! The recording (`outcome`) has the option in its header, a store to the mapped file, and a final snapshot
-//! in which Linux has 512 pages or one. A case says whether the replay must find the same pages as Linux. A
-//! new option needs cases with both numbers of pages.
+//! in which Linux has 512 pages or one page. A case says whether the replay must find the same pages as
+//! Linux. A new option needs cases with both numbers of pages.
 
 use freehold_replay::outcome::Outcome;
 use freehold_replay::{Options, replay};

@@ -34,7 +34,7 @@ fn places(events: &[&str]) -> (u64, u64) {
     let outcome = outcome(EXEC, events, Options::default());
     let Outcome { placed, difference_count, .. } = outcome;
     assert_eq!(difference_count, placed.all - placed.as_linux, "{:#?}", outcome.differences);
-    // Calls find a mapping at Linux's address even if the engine chose another.
+    // Calls find a mapping at Linux's address even if the engine chose another address.
     assert_eq!(outcome.calls.all, outcome.calls.as_linux, "{:#?}", outcome.differences);
     (placed.all, placed.as_linux)
 }

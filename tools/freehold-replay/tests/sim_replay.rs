@@ -1,10 +1,10 @@
 //! Replays recordings on many processors in virtual time, with the workers of `src/workers/virtual_time.rs`.
 //!
 //! `cargo xtask sim` builds this program with `cfg(sim)`; without it, the program has no tests. Linux's
-//! recorded answers decide, as in `main.rs`: a replay in which any answer differs fails. The report of the
-//! simulated machine (`freehold-sim`) gives the virtual time of the replay, the busy time of each processor
-//! and the moved cache lines (`transfers`). Virtual time does not depend on the speed of the host, so the
-//! tests may compare times.
+//! recorded answers decide, as in `main.rs`: a test fails if any answer differs. The report of the simulated
+//! machine (`freehold-sim`) gives the virtual time of the replay, the busy time of each processor and the
+//! moved cache lines (`transfers`). Virtual time does not depend on the speed of the host, so the tests may
+//! compare times.
 //!
 //! These tests check the workers and the engine under the simulation, with one recording of the repository.
 //! Other recordings, and all lock designs, are replayed by `main.rs` on threads.

@@ -6,8 +6,8 @@
 //! lock design with one to three CPUs; every second design has memory with contents.
 //! `docs/reference/trace-format.md` describes the lines.
 //!
-//! Incorrect recordings are lists of replacements in a correct one: the correct text, the incorrect text, and
-//! the difference that must be found. A new rule of the comparison needs a correct recording, and a
+//! Incorrect recordings are lists of replacements in a correct recording: the correct text, the incorrect
+//! text, and the difference that must be found. A new rule of the comparison needs a correct recording, and a
 //! replacement for each kind of difference that the rule must still find.
 
 use freehold::space::Locking;
@@ -352,11 +352,11 @@ fn huge_pages_are_compared() {
 }
 
 /// A file of 64 pages. 40 pages are mapped, starting at the fifth page of an aligned block of 16. The first
-/// fault maps 16 pages. The second maps the remaining twelve pages of the last block. The third is on a page
-/// that the first fault mapped in the replay but not on Linux, and maps the pages around it. The madvise
-/// (DONTNEED) unmaps the pages of its range. A second mapping of the file behaves like the first, and gets a
-/// private copy of a page. A fork copies the entries of a mapping that has private copies, so the child has
-/// the pages of its parent there.
+/// fault maps 16 pages. The second fault maps the remaining twelve pages of the last block. The third fault
+/// is on a page that the first fault mapped in the replay but not on Linux, and maps the pages around this
+/// page. The madvise (DONTNEED) unmaps the pages of its range. A second mapping of the file behaves like the
+/// first, and gets a private copy of a page. A fork copies the entries of a mapping that has private copies,
+/// so the child has the pages of its parent there.
 const FILES: &str = "# file 2 262144 /lib/f
 10 0 1 mmap 0 28000 1 2 3 0 = 7f0000004000 f2
 11 0 1 F 7f0000004000 4 x1
@@ -545,7 +545,7 @@ fn maps_at_returns_the_vmas_at_a_time() {
     assert!(maps_at(&recording.path(), 7, Some(9), &options).is_err());
 }
 
-/// One child does nothing until the next segment; another is frozen before its first step.
+/// One child does nothing until the next segment; another child is frozen before its first step.
 #[test]
 fn task_may_begin_in_one_segment_and_run_in_the_next() {
     let frozen = EXEC.replace("@ 0 exec 1 5 6", "@ 1 freeze 1 21 22");

@@ -47,7 +47,8 @@ fn lines_after_an_unreadable_line_are_replayed() {
         fs::write(&path, text).expect("written");
         replay(&path, &Options::default(), &()).unwrap_or_else(|error| panic!("{error}"))
     };
-    // Linux refuses the munmap of half a page, so this is a difference if it is checked.
+    // Linux refuses a munmap at an address within a page, so the first munmap is a difference if it is
+    // checked.
     let plain = outcome(&text("7 1.2 uname(odd"));
     assert_eq!((plain.calls.all, plain.difference_count, plain.unread), (4, 1, 0));
     let odd = outcome(&text("7 1.2 munmap(odd"));
@@ -456,7 +457,7 @@ fn moved_file_mappings_are_known_at_their_new_address() {
 }
 
 /// Linux keeps a gap below memory that grows downwards. If Linux nevertheless chose an address near such
-/// memory, the memory was unmapped, or another VMA lies between.
+/// memory, the memory was unmapped, or another VMA lies between the memory and the address.
 #[test]
 fn chosen_address_reveals_the_vmas_near_growing_memory() {
     let stack = "mmap(0x10800000, 16384, PROT_READ, MAP_PRIVATE|MAP_FIXED|MAP_ANONYMOUS|MAP_GROWSDOWN, -1, 0) = 0x10800000";
@@ -475,7 +476,7 @@ fn chosen_address_reveals_the_vmas_near_growing_memory() {
     assert_eq!(counts(&arena(&format!("{stack}\n{place}"))), (2, 1));
 }
 
-/// A mapping of huge pages that Linux refused because of its offset has unmapped the range.
+/// An mmap of huge pages that Linux refused because of its offset has still unmapped the range.
 #[test]
 fn refused_mapping_of_huge_pages_unmaps_its_range() {
     let outcome = arena(

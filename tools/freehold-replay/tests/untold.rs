@@ -355,8 +355,8 @@ fn collapse_in_strace_output_is_not_checked_when_it_differs() {
     );
 }
 
-/// An old strace does not show mseal, so memory may be sealed where Linux refused a call. strace output that
-/// shows one mseal shows all.
+/// An old strace does not show mseal, so memory may be sealed where Linux refused a call. If strace output
+/// shows one mseal, it shows every mseal.
 #[test]
 fn eperm_is_not_checked_in_strace_output_without_mseal() {
     let text = |sealed: &str| {

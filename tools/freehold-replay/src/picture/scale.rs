@@ -7,7 +7,7 @@
 //!    group of its neighbours.
 //! 3. Each group gets a height that grows with its size and its faulted pages, but less than in proportion.
 //!
-//! `panel.rs` gets positions from [`Scale::height`], and `paint.rs` writes the names of the groups beside
+//! `panel.rs` gets positions from [`Scale::height`], and `paint.rs` writes the name of each group in
 //! [`Scale::runs`]. Heights must ascend with addresses, from 0 to the height of the panel (`scale_tests.rs`).
 
 use super::coverage::Block;

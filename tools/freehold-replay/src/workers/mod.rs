@@ -2,8 +2,8 @@
 //! the processors of a simulated machine.
 //!
 //! `threads.rs` and `virtual_time.rs` define the same names with the same signatures; `cfg(sim)` chooses one
-//! of them. All files of the crate lock mutexes with `lock`, and workers wait with `Changed`, because a lock
-//! of the host that blocks would stop all tasks of a simulation.
+//! of them. All files of the crate lock mutexes with `lock`, and workers wait with `Changed`, because a wait
+//! for a lock of the host would stop all tasks of a simulation.
 
 #[cfg(not(sim))]
 mod threads;
