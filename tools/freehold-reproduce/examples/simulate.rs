@@ -63,9 +63,9 @@ mod simulate {
         Usual { experiment: "writers", machine: "epyc-9654", changes: APART, mib: 1024, turn: 160 },
     ];
 
-    /// Changes to a machine after which processors slow each other down only by sharing data of the engine.
-    /// Each processor has its own core, TLBs are flushed by broadcast, and there are enough frames and memory
-    /// for all.
+    /// Changes to a machine. On the changed machine, processors slow each other down only by sharing data of
+    /// the engine. Each processor has its own core, TLBs are flushed by broadcast, and there are enough
+    /// frames and memory for all.
     const APART: &[&str] = &[
         "cost.smt=1",
         "cost.interrupt_each=0",

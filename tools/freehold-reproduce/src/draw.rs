@@ -3,8 +3,8 @@
 //!
 //! Input: a [`Plot`] of the findings. Output: an SVG element, drawn by the crate plotters, which `page.rs`
 //! puts into its page. The range of each axis is a [`Span`] (`span.rs`). A plot is drawn twice, for large
-//! windows and for small ones ([`Shape`]). A plot with more lines than [`LOOKS`] repeats looks. The tests
-//! (`draw_tests.rs`) search the text of the element.
+//! windows and for small ones ([`Shape`]). If a plot has more lines than [`LOOKS`] has entries, several lines
+//! have the same look. The tests (`draw_tests.rs`) search the text of the element.
 
 use super::findings::{Axis, Line, Plot, Point};
 use super::span::Span;
@@ -174,7 +174,7 @@ fn shown(plot: &Plot, line: &Line) -> Vec<Point> {
     line.points.iter().filter(some).cloned().collect()
 }
 
-/// Returns the axes, wide enough for all turns.
+/// Returns the ranges of the axes, which include the values of all turns.
 fn spans(plot: &Plot) -> (Span, Span) {
     let points: Vec<Point> = plot.lines.iter().flat_map(|line| shown(plot, line)).collect();
     let x = Span::over(&plot.x, points.iter().map(|point| point.x));
@@ -207,7 +207,7 @@ fn draw_line(chart: &mut Chart, points: &[Point], look: Look, shade: f64) -> Dra
         .try_for_each(|place| Ok(chart.plotting_area().draw(&mark(place, look))?))
 }
 
-/// Draws marks only, for an axis with names.
+/// Draws the marks of a line without the line, for an axis with names.
 fn draw_places(chart: &mut Chart, points: &[Point], look: Look, offset: f64) -> Drawn {
     for point in points {
         let x = point.x + offset;

@@ -46,14 +46,13 @@ impl Area {
         let bytes = usize::try_from(bytes).map_err(io::Error::other)?;
         let at = mmap(bytes + 2 * PAGE, libc::PROT_NONE)? + PAGE;
         let area = Area { at, bytes, apart: true };
-        // SAFETY: the range is the inner part of a mapping that was just created, to which no other reference
-        // exists.
+        // SAFETY: the range is the inner part of a new mapping, and no other reference to the mapping exists.
         let opened = unsafe { libc::mprotect(area.pointer(), bytes, libc::PROT_READ | libc::PROT_WRITE) };
         if opened != 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: `area` owns the memory. A kernel without huge pages refuses the advice, which is then not
-        // needed.
+        // SAFETY: `area` owns the memory. A kernel without huge pages refuses the advice, but does not need
+        // it either.
         unsafe { libc::madvise(area.pointer(), area.bytes, libc::MADV_NOHUGEPAGE) };
         Ok(area)
     }

@@ -92,7 +92,7 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Fails if the template cannot be rendered, which no report causes.
+    /// Fails if the template cannot be rendered. No report causes this failure.
     pub fn html(&self) -> anyhow::Result<String> {
         page::html(self)
     }

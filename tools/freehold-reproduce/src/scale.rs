@@ -64,8 +64,8 @@ impl Scale {
         self.design.map_or(usual, |design| design.space)
     }
 
-    /// Returns [`locking`](Self::locking) where `usual` is the default with exclusive writers, as in all
-    /// steps.
+    /// Returns [`locking`](Self::locking) with the usual locking of all steps: the default, with exclusive
+    /// writers.
     pub fn usual_locking(&self) -> Locking {
         self.locking(Locking::default().write(Write::Whole))
     }

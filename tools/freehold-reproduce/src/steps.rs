@@ -105,7 +105,7 @@ impl Steps {
     }
 
     /// Returns the remaining time, scaled by the speed of the finished steps. The scaling has little weight
-    /// until enough is done.
+    /// until the finished steps have taken some time.
     fn left(&self) -> Duration {
         const TRUST: f64 = 10.0;
         let pace = (self.begun.elapsed().as_secs_f64() + TRUST) / (self.done.get() + TRUST);

@@ -31,7 +31,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns a value with its unit, in three digits where that is enough.
+    /// Returns a value with its unit. The value has three digits where three are enough.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Nanoseconds => time(value),

@@ -4,8 +4,9 @@
 //! The counterpart of `threads.rs`. A *side* is one of the designs that an experiment compares. [`together`],
 //! [`alone`] and [`for_a_while`] run tasks on a simulated machine, and add the report of the run to the
 //! current side ([`side`]). *Lost* time is the time for which processors waited for a cache line; [`hottest`]
-//! names the fields on whose lines most time was lost. The state (place, clock, lost time) is thread-local:
-//! experiments run on one thread. `tests/sim_experiments.rs` (`cargo xtask sim`) runs this file.
+//! names the fields whose cache lines cost most of this time. The state (place, clock, lost time) is
+//! thread-local: experiments run on one thread. `tests/sim_experiments.rs` (`cargo xtask sim`) runs this
+//! file.
 
 use super::Stop;
 use crate::findings::{Cell, Row, Table};
@@ -98,8 +99,8 @@ pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns a table of the fields on which one side lost most time, for each step so far whose name ends in
-/// `of`.
+/// Returns a table of the fields on which one side lost most time. The table has each step so far with a name
+/// that ends in `of`.
 pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
     const SHOWN: usize = 2;
     let rows: Vec<Row> = LOST.with_borrow(|all| {
@@ -201,8 +202,8 @@ pub fn sleep(time: Duration) {
     }
 }
 
-/// Returns the processor time of the calling task. A load with at most one task for each processor shares no
-/// processor, so this is the time on the clock of the task.
+/// Returns the time on the clock of the calling task's processor. If the load has at most one task for each
+/// processor, this time is the processor time of the task.
 pub fn thread_time() -> Duration {
     Duration::from_nanos(Instant::now().0)
 }

@@ -222,7 +222,7 @@ fn findings(designs: &[Locking; 4], rates: &[Vec<Figure>], threads: usize, bytes
         title: FaultThroughput.title(),
         found: found.into_iter().collect(),
         work: format!(
-            "{threads} threads, in one process (-mt) or one each, map {} of a file in the page cache, touch every page in order, and unmap it, repeatedly.",
+            "{threads} threads, in one process (-mt) or in a process each, map {} of a file in the page cache, touch every page in order, and unmap it, repeatedly.",
             freehold_replay::units::bytes(bytes)
         ),
         tables: vec![table],

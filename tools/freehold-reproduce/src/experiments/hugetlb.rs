@@ -3,9 +3,9 @@
 //!
 //! Sides: the two designs of [`HugetlbLock`], on a machine with a pool of huge pages. In a turn, each process
 //! maps the file, writes to each page and unmaps, until the time is over. The findings are faults per second,
-//! waits for the locks, the longest wait, and the number of page tables, which shows if tables were shared.
-//! `published.rs` has the published figures. A new arrangement of the processes needs a variant of [`Place`]
-//! and an entry in `others` of `run`.
+//! waits for the locks, the longest wait, and the number of page tables. This number shows if tables were
+//! shared. `published.rs` has the published figures. A new arrangement of the processes needs a variant of
+//! [`Place`] and an entry in `others` of `run`.
 
 use super::{Experiment, published};
 use crate::executor::Stop;
@@ -32,7 +32,7 @@ const HUGE: u64 = HugePageSize::Mib2.bytes();
 /// Positions at which processes map the file.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
-    /// Positions at which processes can share page tables, as in a program that is designed for this.
+    /// Positions at which processes can share page tables, as in a program that is designed to share them.
     Shared,
     /// Different offsets within a table. Processes cannot share tables, so each process takes every fault and
     /// has its own page-table entries.
@@ -150,8 +150,8 @@ impl Side {
     /// Creates the world and the file of a side.
     fn new(hugetlb: HugetlbLock, bytes: u64, cpus: usize, scale: &Scale) -> anyhow::Result<Side> {
         let config = scale.config().lock_stats(true);
-        // The pool has twice the size of the file, because punching while other processes map and fault can
-        // use up a pool of exactly this size.
+        // The pool has twice the size of the file. A pool of exactly the file's size could run out of pages
+        // when one process punches while other processes map and fault.
         let world = World::new(2 * bytes + GIB, cpus, config)?;
         let pages = 2 * bytes / HUGE;
         let had = world.engine.resize_huge_pool(HugePageSize::Mib2, pages, None);

@@ -40,7 +40,7 @@ struct OfTasks {
     rates: Vec<Vec<Figure>>,
     /// Number of waits for the lock of the reverse map.
     waits: Vec<Vec<Figure>>,
-    /// Total time of these waits, in nanoseconds.
+    /// Total time of the waits for the lock, in nanoseconds.
     waited: Vec<Vec<Figure>>,
 }
 

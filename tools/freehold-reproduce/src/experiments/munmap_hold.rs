@@ -27,7 +27,7 @@ pub struct MunmapHold;
 const FULL: [u64; 7] = [PAGE, 1 << 20, GIB, 8 * GIB, 80 * GIB, 160 * GIB, 320 * GIB];
 /// Sizes of the unmapped memory in a quick run, in bytes.
 const QUICK: [u64; 5] = [PAGE, 1 << 20, 64 << 20, GIB / 2, 2 * GIB];
-/// Largest size for the host in a quick run. The host takes 50 times as long per page.
+/// Largest size for the host in a quick run. The host takes 50 times as long per page as the engine.
 const QUICK_HOST: u64 = GIB / 2;
 /// Largest number of calls in a turn. A turn with a small size has several calls.
 const MAX_CALLS: u64 = 200;

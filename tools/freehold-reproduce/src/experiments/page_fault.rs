@@ -1,5 +1,5 @@
-//! Step 4: a load like that of the benchmark PFT. Threads of one process fault in memory concurrently, in one
-//! VMA or in a VMA each. The experiment compares the locks that faults take.
+//! Step 4: a load like that of the benchmark PFT. Threads of one process fault in memory concurrently, either
+//! all in one VMA or each in a separate VMA. The experiment compares the locks that faults take.
 //!
 //! Sides: the designs of [`FaultLock`] and the host. All threads start together, write to each page of their
 //! memory once, and unmap; only the faults are timed. The findings are two rates next to the published
@@ -62,8 +62,8 @@ fn host_pages(scale: &Scale) -> u64 {
     pages(scale).min(1 << 15)
 }
 
-/// Returns the numbers of threads: the user's choice, or the numbers that suit the machine together with the
-/// published numbers.
+/// Returns the numbers of threads: the user's choice, or otherwise the published numbers and the numbers that
+/// suit the machine.
 fn threads(scale: &Scale) -> Vec<usize> {
     if let Some(threads) = &scale.threads {
         return threads.clone();
@@ -184,7 +184,7 @@ fn of_design(
     scale: &Scale,
 ) -> anyhow::Result<Turn> {
     let pages = pages(scale);
-    // Parts begin at separate page tables, as large areas do.
+    // The part of each thread begins in its own page table, as large areas do.
     let distance = (pages * PAGE).next_multiple_of(GIB) + if place == Where::VmaEach { GIB } else { 0 };
     let base = 1 << 40;
     let round = || {

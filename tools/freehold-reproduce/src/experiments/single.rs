@@ -20,7 +20,7 @@ pub enum Single {
     MapUnmap,
     /// mmap of a page, a write, and munmap.
     MapTouchUnmap,
-    /// mprotect of a page in the middle of a VMA, and back.
+    /// mprotect of a page in the middle of a VMA, and a second mprotect that restores the old rights.
     SplitMerge,
     /// A write fault, per page.
     Fault,

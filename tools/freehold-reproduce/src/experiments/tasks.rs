@@ -23,7 +23,8 @@ const LIBRARIES: u64 = 4;
 const LIBRARY: u64 = 64;
 /// Number of pages of the data file that all tasks map.
 const DATA: u64 = 256;
-/// Number of pages at the start of the data file that all tasks have present, and that are moved.
+/// Number of pages that are moved. These pages are at the start of the data file, and all tasks have them
+/// present.
 const MOVED: u64 = 16;
 /// Number of pages of a thread's own file.
 const SCRATCH: u64 = 16;
@@ -70,7 +71,7 @@ pub struct Tasks {
     tasks: Vec<(Process, u64)>,
     /// The data file that all tasks map.
     data: Open,
-    /// A file of its own for each thread.
+    /// A separate file for each thread.
     scratch: Vec<Open>,
 }
 
@@ -92,7 +93,7 @@ impl Tasks {
     pub fn new(file_rmap: FileRmap, tasks: usize, scale: &Scale) -> anyhow::Result<Tasks> {
         let threads = scale.cpus;
         let config = scale.config().file_rmap(file_rmap).lock_stats(true);
-        // Freed memory is reusable only after a grace period, in which many threads free more.
+        // Freed memory is reusable only after a grace period, and many threads free more memory in that time.
         let world = World::new(4 * GIB + threads as u64 * (GIB / 8), threads.max(2), config)?;
         let libraries: Vec<Open> =
             (0..LIBRARIES).map(|_| world.file(LIBRARY)).collect::<anyhow::Result<_>>()?;

@@ -3,8 +3,8 @@
 //!
 //! `run` checks the properties that all experiments share: figures are finite, rows have a cell for each
 //! column, lines of text have at most 100 columns, and the expected seconds of the steps add up to those of
-//! the experiment. The tests of the experiments check single medians (`median`). With turns of 3 ms they must
-//! not compare speeds. A new experiment needs a test here that calls `run` with its name.
+//! the experiment. The tests of the experiments check single medians (`median`). A test must not compare
+//! speeds, because a turn lasts only 3 ms. A new experiment needs a test here that calls `run` with its name.
 //! `tests/sim_experiments.rs` tests virtual time.
 
 use super::*;

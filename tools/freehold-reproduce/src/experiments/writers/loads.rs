@@ -7,9 +7,9 @@
 //! The part of a CPU begins at `BASE + cpu * PART`. At offset `OWN` is the area that the CPU changes, and at
 //! offset `WATCHED` the area that the CPU only reads.
 //!
-//! A new operation needs a variant of [`Load`], or of [`Watched`] if it is timed on one CPU, an entry in its
-//! `ALL`, and an arm in its functions. An operation must restore the part of its CPU, because turns repeat
-//! it.
+//! A new operation needs a variant of [`Load`] (or of [`Watched`], if the operation is timed on one CPU), an
+//! entry in `ALL` of that type, and an arm in the functions of that type. An operation must restore the part
+//! of its CPU, because turns repeat it.
 
 use crate::executor::{Barrier, Instant, sleep, together, unnoted};
 use crate::load::{ANON, PAGE, RW, World, fault_in};
@@ -171,7 +171,8 @@ const BETWEEN: u64 = 48;
 /// Distance between two additional areas.
 const STRIDE: u64 = 16 * PAGE;
 
-/// Delay between the starts of two CPUs that map these areas, so that two or three CPUs map at a time.
+/// Delay between the starts of two CPUs that map additional areas. With this delay, two or three CPUs map at
+/// a time.
 const LATER: Duration = Duration::from_micros(100);
 
 /// Returns the address of the area that the CPU changes.
@@ -205,8 +206,8 @@ impl Ends {
         self.count += 1;
     }
 
-    /// Returns the operations per second: between the first and the last end if there are enough, otherwise
-    /// over the whole time.
+    /// Returns the operations per second. With 8 operations or more, the rate is that between the first and
+    /// the last end; with fewer operations, it is that over the whole `time`.
     fn rate(&self, time: Duration) -> f64 {
         match self.count {
             8.. => (self.count - 1) as f64 / (self.last - self.first).as_secs_f64(),

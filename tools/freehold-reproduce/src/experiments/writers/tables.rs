@@ -99,8 +99,9 @@ fn rate_table(rates: &[Rate], areas: Areas) -> Table {
     }
 }
 
-/// Returns the table of times: one row per timed operation and load of the other CPUs, with median, 99th
-/// percentile and the ratios to the times alone. Returns `None` if nothing was timed with these areas.
+/// Returns the table of times: one row per timed operation and load of the other CPUs, with the median, the
+/// 99th percentile, and the ratios to the times without other load. Returns `None` if nothing was timed with
+/// these areas.
 fn time_table(times: &[Times], areas: Areas, others: usize) -> Option<Table> {
     let figures = ["median", "99 %", "99 %, ratio to alone", "mean, ratio to alone"];
     let columns =
