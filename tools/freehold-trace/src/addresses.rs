@@ -1,6 +1,6 @@
 //! The addresses that a call concerns.
 //!
-//! [`addresses`] alone determines, for each call, which arguments are an address and a length, and how the
+//! For each call, only [`addresses`] determines which arguments are an address and a length, and how the
 //! kernel rounds them. The planner (`plan/`) and the reader of strace output (`strace/beside.rs`,
 //! `strace/call.rs`) use it. The function uses only the call; the planner's model contains the VMAs at these
 //! addresses. The test at the end checks the rounding of each kind of call; a wrong range here loses or adds
@@ -26,8 +26,9 @@ pub(crate) fn whole_pages(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// Returns the pages of `len` bytes from the page of `start` on. The range is empty if the length or the end
-/// overflows: Linux then treats the length as zero, or refuses the call and changes nothing.
+/// Returns the range that begins with the page of `start`, and whose length is `len` rounded up to whole
+/// pages. The range is empty if the length or the end overflows: Linux then treats the length as zero, or
+/// refuses the call and changes nothing.
 pub(crate) fn span(start: u64, len: u64) -> Range<u64> {
     let start = page_of(start);
     start..whole_pages(len).and_then(|len| start.checked_add(len)).unwrap_or(start)

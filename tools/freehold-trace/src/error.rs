@@ -106,7 +106,7 @@ pub enum ReadError {
         /// The text in the line.
         found: String,
     },
-    /// A line is longer than any line that a recorder writes.
+    /// A line is longer than the longest line that a recorder writes.
     #[error("{place}: the line is longer than {limit} bytes")]
     TooLong {
         /// The line.

@@ -207,8 +207,8 @@ pub struct Transfer {
     pub local: Vec<(u64, u64)>,
     /// The ranges in the other process's memory.
     pub remote: Vec<(u64, u64)>,
-    /// The moved bytes, as far as the recording shows them: one entry for each local range, with as many of
-    /// its first bytes as are known.
+    /// The moved bytes, as far as the recording shows them: one entry for each local range, with the first
+    /// bytes of the range that are known.
     pub shown: Vec<Vec<u8>>,
 }
 
@@ -217,8 +217,8 @@ pub struct Transfer {
 pub enum Returned {
     /// The call returned this value.
     Value(u64),
-    /// The call failed with this errno, a positive number. With 512 to 516 a signal interrupted the call, and
-    /// the kernel restarts it.
+    /// The call failed with this errno, a positive number. An errno of 512 to 516 means that a signal
+    /// interrupted the call and the kernel restarts it.
     Error(u16),
     /// The call did not return.
     Never,
@@ -360,7 +360,8 @@ pub struct Cost {
     pub after: Option<u64>,
     /// Wait for the mmap lock for writing (`w`).
     pub write_wait: Option<u64>,
-    /// Wait for the mmap lock for reading (`r`). A fault without either wait ran under its VMA's lock.
+    /// Wait for the mmap lock for reading (`r`). A fault without a recorded wait (`w` or `r`) ran under its
+    /// VMA's lock.
     pub read_wait: Option<u64>,
     /// Hold time of the mmap lock (`h`): for writing if `write_wait` is present, otherwise for reading.
     pub held: Option<u64>,

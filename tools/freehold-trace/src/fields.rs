@@ -1,9 +1,9 @@
 //! The fields of a line: numbers and words, each separated by a single blank.
 //!
-//! [`Fields`] is a cursor over one line. Each function takes the next field and advances, or fails with the
-//! text of the expected field and the offset, from which the reader makes an error with file, line and
-//! column. The readers of events, snapshots, limits and strace output use [`Fields`]. Its functions allocate
-//! nothing, and must not panic on any bytes (`tests/mutations.rs`).
+//! [`Fields`] is a cursor over one line. Each function takes the next field and advances. A function that
+//! fails returns the text of the expected field and the offset; the reader makes them an error with file,
+//! line and column. The readers of events, snapshots, limits and strace output use [`Fields`]. Its functions
+//! allocate nothing, and must not panic on any bytes (`tests/mutations.rs`).
 
 use crate::error::Bad;
 
@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
         eaten
     }
 
-    /// Skips one blank. Fails with the error that `what` is missing if the next byte is not a blank.
+    /// Skips one blank. If the next byte is not a blank, fails with the error that `what` is missing.
     pub(crate) fn blank(&mut self, what: &'static str) -> Result<(), Bad> {
         if self.eat(b' ') { Ok(()) } else { self.expected(what) }
     }

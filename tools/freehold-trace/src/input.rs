@@ -1,5 +1,5 @@
 //! Opens a file, and decompresses it if it is compressed. The first bytes of the file determine the
-//! compression, not its name.
+//! compression; the name of the file has no effect.
 //!
 //! `recording.rs` opens events and snapshots through [`open`] and gets [`Lines`]; decompression runs on a
 //! thread of its own (`ahead.rs`) with limited memory. The second half of this file handles the names of a

@@ -1,7 +1,7 @@
 //! Resource limits of a process.
 //!
-//! [`Limits`] are the complete limits of a line `R` in a recording; [`KnownLimits`] are the limits as far as
-//! a plan contains them; later calls change these limits (`plan/limited.rs`). The replay sets the known
+//! [`Limits`] are the complete limits of a line `R` in a recording; [`KnownLimits`] are the limits that the
+//! events so far have shown. Later calls change these limits (`plan/limited.rs`). The replay sets the known
 //! limits on the engine's address spaces. Units are bytes. The capability CAP_IPC_LOCK is kept with the
 //! limits because it lifts RLIMIT_MEMLOCK. `freehold-record` writes limits with [`Display`](fmt::Display),
 //! and [`Limits::read`] must read that form (`trace_tests.rs`). A new limit needs a field in both types, an

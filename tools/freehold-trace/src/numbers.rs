@@ -7,8 +7,8 @@
 
 use crate::error::Bad;
 
-/// Upper bound of serial numbers. No recording has this many tasks, files or snapshots, and a bit for each
-/// still fits in memory.
+/// Upper bound of serial numbers. No recording has this many tasks, files or snapshots, and a bit map of this
+/// many bits still fits in memory.
 const LIMIT: u32 = 1 << 24;
 
 /// A set of serial numbers.

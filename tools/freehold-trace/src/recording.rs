@@ -48,8 +48,8 @@ impl Recording {
     /// Opens the recording `path`: a `NAME.trace`, or strace output.
     ///
     /// A `NAME.trace` is opened with the `NAME.snap` in the same folder; without that file, the recording has
-    /// no snapshots. Each file may be compressed by xz or zstd. The first bytes of a file decide its format,
-    /// not its name.
+    /// no snapshots. Each file may be compressed by xz or zstd. The first bytes of a file decide its format;
+    /// the name of the file has no effect.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl Recording {
     /// # Errors
     ///
     /// Fails if the file ends within a line or a compressed stream, or if it exceeds a limit of the reader.
-    /// The rest of the recording cannot be read then. A line that cannot be read is not an error: see
-    /// [`unread`](Self::unread).
+    /// After such a failure, the rest of the recording cannot be read. A line that cannot be read is not an
+    /// error: see [`unread`](Self::unread).
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         match &mut self.events {
             Events::Trace(_, events) => events.next_event(),

@@ -27,7 +27,7 @@ const IN_PAGE: u64 = 0xfff;
 
 /// Reads the snapshots of a recording on demand.
 pub(crate) struct SnapReader {
-    /// The file. The current line was read.
+    /// The file. Its current line is already parsed.
     lines: Lines,
     /// The numbers of the snapshots read so far.
     numbers: Numbers,

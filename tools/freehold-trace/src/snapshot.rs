@@ -1,10 +1,10 @@
 //! Snapshots: the kernel's description of an address space at one time.
 //!
 //! The recorder takes a snapshot at the end of each execve, at each exit of a process, and when it stops all
-//! processes; `snap.rs` reads it from `NAME.snap`. The planner starts its model from the snapshot of an
-//! execve (`plan/events.rs`), and `freehold-replay` compares all other snapshots with the engine's address
-//! space. The contents of pages are not recorded. This file has only the data types. A new field also needs
-//! its source in `freehold-record/src/proc.rs`.
+//! processes; `snap.rs` reads the snapshots from `NAME.snap`. The planner starts its model from the snapshot
+//! of an execve (`plan/events.rs`), and `freehold-replay` compares all other snapshots with the engine's
+//! address space. The contents of pages are not recorded. This file has only the data types. A new field also
+//! needs its source in `freehold-record/src/proc.rs`.
 
 use crate::Why;
 

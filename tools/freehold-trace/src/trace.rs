@@ -34,8 +34,8 @@ pub(crate) struct TraceReader {
     /// The contents of earlier lines.
     seen: Seen,
     unread: Unread,
-    /// The next event to return, if there is one: the end of a loss whose task is unknown. An unreadable line
-    /// is a loss that begins and ends at that line.
+    /// The next event to return: the end of a loss of an unknown task, if there is one. An unreadable line is
+    /// a loss that begins and ends at that line.
     over: Option<Event>,
 }
 

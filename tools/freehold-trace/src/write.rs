@@ -62,9 +62,9 @@ impl<W: Write> TraceWriter<W> {
 
     /// Writes an event.
     ///
-    /// The format has no place for the line number, for calls beside a call ([`Call::beside`]), and for the
+    /// The format has no place for the line number, for calls beside a call ([`Call::beside`]), or for the
     /// bytes that a call moved ([`Call::transfer`], except the ranges of a process_madvise). The writer omits
-    /// them.
+    /// these parts.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
 //! Damaged recordings: reading a damaged file gives either an error that names the place, or events that can
 //! be written and read again.
 //!
-//! Each round damages one of the files in `tests/data` at random places, by a seed that is the number of the
-//! round, and reads it. Three things are checked: no panic, a short message with a valid line number, and
-//! equality after writing and reading again. `survivors` counts the files that could still be read: the tests
-//! fail if the damage is too light or too heavy to test anything. To add a kind of damage, extend `PIECES` or
-//! `damaged`.
+//! Each round damages one of the files in `tests/data` at random places, and reads the damaged file. The
+//! number of the round is the seed of the random places. Three things are checked: no panic, a short message
+//! with a valid line number, and equality after writing and reading again. `survivors` counts the files that
+//! could still be read: the tests fail if the damage is too light or too heavy to test anything. To add a
+//! kind of damage, extend `PIECES` or `damaged`.
 
 use freehold_trace::{Event, Kind, ReadError, Recording, SnapWriter, Snapshot, TraceWriter};
 use rand_pcg::Pcg64Mcg;

@@ -73,7 +73,7 @@ impl Counts {
                 *self.calls.entry(what.to_owned()).or_default() += 1;
             }
             Kind::Exec { .. } => *self.calls.entry("execve".to_owned()).or_default() += 1,
-            // The manifest counts the exit of a task and the call that requests the exit together.
+            // The manifest has one count for the exit of a task and the call that requests the exit.
             Kind::Exit { .. } => *self.calls.entry("exit".to_owned()).or_default() += 1,
             _ => {}
         }
@@ -174,7 +174,7 @@ fn same_snapshots(name: &str, written: &[u8], read: &[u8]) {
     }
 }
 
-/// Covers the recordings with few lines, which every run of the tests reads.
+/// Reads only the recordings with few lines. Every run of the tests includes this test.
 #[test]
 fn small_recordings_match_manifest_and_original() {
     let Some(folder) = folder() else { return };
