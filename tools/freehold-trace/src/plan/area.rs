@@ -18,8 +18,8 @@ use std::ops::Range;
 
 pub(crate) use crate::addresses::{PAGE, page_of, whole_pages};
 
-/// Bits of [`Area::flags`], which keep neighbours with different bits from merging. Most are the `VmFlags`
-/// codes of smaps that calls can change.
+/// Bits of [`Area::flags`]. Neighbours with different bits do not merge. Most bits are the `VmFlags` codes of
+/// smaps that calls can change.
 pub(crate) mod flag {
     macro_rules! flags {
         ($($name:ident $code:literal $bit:literal,)*) => {
@@ -190,8 +190,8 @@ impl Area {
     }
 }
 
-/// Returns true if the families of two areas allow a merge: they are equal, or one is absent and the other
-/// did not come from a fork. Each argument is a family with its [`Area::alone`].
+/// Returns true if the families of two areas allow a merge: the families are equal, or one family is absent
+/// and the other did not come from a fork. Each argument is a family with its [`Area::alone`].
 fn families_agree(a: (u32, bool), b: (u32, bool)) -> bool {
     match (a.0, b.0) {
         (0, 0) => true,
@@ -229,8 +229,7 @@ impl Areas {
         self.by_start.range(from..range.end.max(from)).map(|(start, area)| (*start, area))
     }
 
-    /// Returns the mappings that remain of the System V segment that was attached at `at`, in ascending
-    /// order.
+    /// Returns the remaining mappings of the System V segment that was attached at `at`, in ascending order.
     pub(crate) fn attached(&self, at: u64) -> Vec<Range<u64>> {
         let mut file = None;
         let of_it = |(start, area): &(&u64, &Area)| {
@@ -376,8 +375,8 @@ impl Areas {
         }
     }
 
-    /// Applies `change` to each area in `range`, and merges the results with their neighbours. An area that
-    /// the range cuts is split, but only if `change` changes it, as in Linux.
+    /// Applies `change` to each area in `range`, and merges the results with their neighbours. As in Linux,
+    /// an area that the range cuts is split only if `change` changes the area.
     ///
     /// Stops at the first hole, unless `skips` is true. Returns true if there was no hole.
     pub(crate) fn change(

@@ -87,14 +87,14 @@ pub const SETTING: &str = "addresses of shared memory: Linux aligns long mapping
 
 // Calls that Linux refused.
 
-pub const UNTOLD: &str = "calls that Linux refused for limits, credentials, overcommit or how a file was opened, which are not recorded";
+pub const UNTOLD: &str = "calls that Linux refused because of limits, credentials, overcommit or the mode in which a file was opened: these are not recorded";
 pub const DRIVERS: &str = "mappings of drivers' files: the flags that a driver sets decide which VMAs may merge and grow, and are not recorded";
 pub const APART: &str =
     "mremap of VMAs that page faults may have kept from merging: strace does not show page faults";
 pub const SEALED: &str = "calls refused with EPERM in strace output without mseal, perhaps because of sealed memory: strace shows mseal since version 6.9";
 pub const COLLAPSED: &str =
     "madvise(MADV_COLLAPSE): strace records neither the present pages nor the free memory at that time";
-pub const GROWN: &str = "memory that grows downwards, if the kernel's own accesses (/proc/PID/mem, ptrace) have made it grow: they are not recorded";
+pub const GROWN: &str = "memory that grows downwards, if the kernel's own accesses (/proc/PID/mem, ptrace) made it grow: these accesses are not recorded";
 pub const POPULATED: &str = "madvise(MADV_POPULATE_READ, MADV_POPULATE_WRITE) beyond the end of a file: the file's length at that time is not recorded";
 pub const SYNC: &str =
     "mmap(MAP_SYNC) of files: the file system is not recorded, and decides which error the call returns";

@@ -30,8 +30,8 @@ use crate::addresses::{PAGE, addresses, page_of};
 use crate::{Call, CallName, Cost, Event, Kind};
 use std::ops::Range;
 
-/// Maximum number of past events that the planner keeps for a task, and of past forks for an address space.
-/// The planner treats older events and forks as if they did not overlap a new event.
+/// Maximum number of past events that the planner keeps for a task, and of past forks that it keeps for an
+/// address space. The planner treats older events and forks as if they did not overlap a new event.
 pub(super) const REMEMBERED: usize = 64;
 const MAP_POPULATE: u64 = 0x8000;
 const MAP_LOCKED: u64 = 0x2000;
@@ -53,8 +53,8 @@ pub(super) struct Waiting {
     pub(super) event: Event,
 }
 
-/// A past event that brought in or removed pages while other tasks ran in the address space. A fork of
-/// another task that is read later may overlap the event.
+/// A past event that brought in or removed pages while other tasks ran in the address space. The planner
+/// keeps the event because a fork by another task, later in the recording, may overlap the event.
 #[derive(Debug)]
 pub(super) struct Beside {
     /// The pages that the event may have brought in or removed.

@@ -84,7 +84,7 @@ fn fault_under_vma_lock_precedes_the_mprotect() {
 fn fault_that_outlasts_a_fork_leaves_its_page_unsure() {
     for (fault, open) in [
         ("25 0 2 F 11000 4 x9", true),
-        // The fault ends before the release of the lock, or begins after it.
+        // The fault ends before the release of the lock, or begins after the release.
         ("25 0 2 F 11000 4 x4", false),
         ("31 0 2 F 11000 4 x9", false),
         // The fault waited for the lock.

@@ -23,7 +23,7 @@ const INHERITED: usize = 64;
 
 impl Planner {
     /// Plans a page fault: the step accesses the address. A fault is set aside if its address space is
-    /// unknown, or if the kernel took it with page faults disabled.
+    /// unknown, or if page faults were disabled when the kernel took the fault.
     pub(super) fn fault(&mut self, task: u32, fault: Fault) {
         let Fault { line, address, code, resolved, looked, .. } = fault;
         let refused = !resolved && !code.user();
@@ -90,8 +90,8 @@ impl Planner {
         let copied = parent.filter(|_| !shares).and_then(|number| self.processes.spaces.get(&number));
         let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
         self.push(task, line, StepKind::Clone { child, shares, copies_registrations, unsure });
-        // The child has waited for every step for which its parent has waited. If the list is long, the child
-        // does not get it: waiting again is cheaper than copying the list.
+        // The child has waited for every step for which its parent has waited. A child does not get a long
+        // list of these waits, because waiting again is cheaper than copying the list.
         self.files.descriptors.clone_task(task, child, flags);
         let known =
             self.processes.tasks.get(&task).map(|task| &task.known).filter(|known| known.len() <= INHERITED);
@@ -185,8 +185,8 @@ impl Planner {
         }
     }
 
-    /// Plans the comparison with a snapshot: at the end of the segment if the program was frozen, at an exit
-    /// after all earlier steps in the address space.
+    /// Plans the comparison with a snapshot. If the program was frozen, the comparison is at the end of the
+    /// segment; at an exit, it is after all earlier steps in the address space.
     pub(super) fn snapshot(&mut self, line: u32, task: u32, why: Why, process: u32, snapshot: Snapshot) {
         match why {
             Why::Exec => {}

@@ -6,8 +6,8 @@
 //! `events.rs` and `syscall.rs` report faults and other calls that depend on a length.
 //!
 //! A length is *doubtful* if something unrecorded may have changed it, such as a write or a truncation by
-//! path. Each change of a length must become a step (a call, `StepKind::Length` or `StepKind::Doubt`), or the
-//! replay gives SIGBUS where Linux did not. The tests are in `tests.rs`
+//! path. Each change of a length must become a step (a call, `StepKind::Length` or `StepKind::Doubt`).
+//! Without that step, the replay could raise a SIGBUS that Linux did not raise. The tests are in `tests.rs`
 //! (`truncation_and_faults_of_other_address_spaces_keep_their_order` and others).
 
 use super::area::{Area, PAGE, page_of};
@@ -302,8 +302,8 @@ impl Planner {
         longer.into_iter().for_each(|file| self.forget_length(line, task, file));
     }
 
-    /// Returns the followed files (`Lengths::follows`) that VMAs in the reach of a call map. `mapped` is the
-    /// file that the call maps.
+    /// Returns the followed files (`Lengths::follows`) that are mapped in the reach of a call. `mapped` is
+    /// the file that the call maps.
     pub(super) fn followed(&self, space: &Space, reach: &Reach, mapped: Option<u32>) -> Vec<u32> {
         if self.files.lengths.is_empty() {
             return Vec::new();

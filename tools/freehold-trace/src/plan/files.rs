@@ -1,10 +1,10 @@
 //! Files and System V segments that calls map, by their numbers in the plan.
 //!
-//! [`Files`] is a part of the planner. The plan numbers files and segments together. `names` and `records`
-//! map names, and the file numbers of the recording, to numbers of the plan. The replay creates one file per
-//! number from the [`PlanFile`]s in each segment of the plan. Two files with one number would share pages
-//! that they do not share on Linux, and one file with two numbers would not share its pages: snapshots then
-//! differ.
+//! [`Files`] is a part of the planner. The plan numbers files and segments together. `names` maps names to
+//! numbers of the plan, and `records` maps the file numbers of the recording to numbers of the plan. The
+//! replay creates one file per number from the [`PlanFile`]s in each segment of the plan. Two files with one
+//! number would share pages that they do not share on Linux, and one file with two numbers would not share
+//! its pages: snapshots then differ.
 //!
 //! `syscall.rs` calls `mapped_file` for each call that may map a file. `descriptors.rs` has the open files of
 //! each process, and `lengths.rs` the lengths. `memfds_are_distinguished_by_descriptor_and_not_by_name` and

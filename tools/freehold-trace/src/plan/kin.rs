@@ -93,7 +93,8 @@ impl Kins {
     }
 }
 
-/// An address space that its last task is about to leave: the number of its kin, and its last steps.
+/// An address space whose last task is about to leave: the number of the kin, and the last steps in the
+/// address space.
 pub(super) struct Leaves {
     kin: u32,
     steps: Vec<Stamp>,
@@ -237,7 +238,7 @@ impl Kins {
         }
     }
 
-    /// Plans the end of an address space that its last task leaves, by an exit (`exits` is true) or an exec
+    /// Plans the end of an address space whose last task leaves by an exit (`exits` is true) or by an exec
     /// that began at `from`. The end waits for the stores of the kin. Returns `None` if the address space
     /// does not end or belongs to no kin.
     pub(super) fn leave_kin(

@@ -50,13 +50,13 @@
 //! | `run.rs` | reads the recording and plans event by event |
 //! | `step.rs` | the finished plan, as data |
 //!
-//! A plan consists of [segments](Segment) of bounded size, so that its memory does not grow with the
+//! A plan consists of [segments](Segment) of bounded size, so the memory of a plan does not grow with the
 //! recording. A segment also ends where the recorded program was frozen: address spaces are compared there,
 //! while no task runs. One thread owns a planner, so this folder has no locks.
 //!
-//! A missing wait may show as a difference only in some replays of a recording, because tasks then run in
-//! either order. An unneeded wait only reduces concurrency. `tests.rs` checks the waits of small recordings,
-//! and compares the model with recorded snapshots. `freehold-replay/tests/suites.rs` and
+//! A missing wait may show as a difference only in some replays of a recording, because the two steps may
+//! still run in the right order. An unneeded wait only reduces concurrency. `tests.rs` checks the waits of
+//! small recordings, and compares the model with recorded snapshots. `freehold-replay/tests/suites.rs` and
 //! `freehold-replay/tests/corpus.rs` replay these recordings.
 
 mod address_set;

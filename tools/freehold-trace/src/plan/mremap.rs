@@ -12,8 +12,8 @@ use crate::operation::uffdio;
 use std::ops::Range;
 
 impl Space {
-    /// Applies an mremap that a signal interrupted after the call had unmapped the target and, if the memory
-    /// shrinks, the tail of the source.
+    /// Applies an mremap that a signal interrupted. Before the interruption, the call had unmapped the target
+    /// and, if the memory shrinks, the tail of the source.
     pub(super) fn interrupted_mremap(&mut self, args: &[u64; 6]) {
         let [at, old, new, flags, target, _] = *args;
         if flags & MREMAP_FIXED != 0 {
@@ -53,8 +53,8 @@ impl Space {
         if flags & MREMAP_FIXED == 0 || source.end - at != bytes {
             return self.move_area(source, target, applied);
         }
-        // Several VMAs are moved one by one. The gaps between them also exist in the target, and mappings
-        // that are in these gaps of the target stay.
+        // Several VMAs are moved one by one. The gaps between the VMAs also exist in the target, and mappings
+        // in the gaps of the target stay.
         let pieces: Vec<Range<u64>> =
             self.areas.within(&source).map(|(start, area)| start.max(at)..area.end.min(source.end)).collect();
         for piece in pieces {

@@ -5,8 +5,8 @@
 //! because the last step has waited for them. `touch.rs` asks for these steps and notes new steps. Faults are
 //! kept per chunk of 2 MiB and task, changes per range. A larger chunk would only add waits; with a smaller
 //! chunk, a change would miss faults that mapped huge pages. At the end of a segment [`Order::forget`]
-//! empties the order. A step must gather the steps that it replaces here before it is noted, or later steps
-//! wait for too few steps.
+//! empties the order. Before a step is noted, the step must gather the earlier steps that it replaces here.
+//! If it does not, later steps wait for too few steps.
 
 use rustc_hash::FxHashSet as HashSet;
 use std::collections::BTreeMap;
@@ -117,8 +117,8 @@ impl Order {
         }
     }
 
-    /// Notes that step `stamp` concerns the whole address space. The step must wait for all earlier steps
-    /// there, which are forgotten here.
+    /// Notes that step `stamp` concerns the whole address space. The step must wait for all earlier steps in
+    /// the address space, because this function forgets them.
     pub(crate) fn note_whole(&mut self, stamp: Stamp) {
         self.forget();
         self.whole = stamp;

@@ -92,8 +92,8 @@ impl Planner {
         first..end
     }
 
-    /// Returns the pages that the copy made by a fork of `task` may or may not contain, because earlier
-    /// events overlapped the fork.
+    /// Returns the pages that a fork of `task` may or may not have copied, because earlier events overlapped
+    /// the fork.
     pub(super) fn unsure_in_copy(&self, task: u32, time: u64, cost: &Cost, flags: u64) -> Vec<Range<u64>> {
         if flags & CLONE_VM != 0 {
             return Vec::new();

@@ -28,7 +28,7 @@ pub struct Planner {
     pub(super) keeps_layout: bool,
     /// The reason why the rest of the recording cannot be read. Set at the end of the readable part.
     pub(super) cut_off: Option<ReadError>,
-    /// Only events up to this time are planned, in nanoseconds.
+    /// Time in nanoseconds of the last event that may be planned.
     pub(super) until: u64,
     /// An event that was read and belongs to the next segment.
     pub(super) held: Option<Event>,
@@ -94,8 +94,8 @@ impl Planner {
         self
     }
 
-    /// Makes calls keep the recording's order if they change the set of free addresses, or if the kernel
-    /// chooses free addresses for them. Each call then finds the same addresses free as on Linux.
+    /// Keeps the recording's order of the calls that change the set of free addresses, and of the calls for
+    /// which the kernel chooses free addresses. Each call then finds the same addresses free as on Linux.
     pub fn keeping_layout(self, keeps_layout: bool) -> Planner {
         Planner { keeps_layout, ..self }
     }

@@ -28,8 +28,8 @@ impl Pool {
         recording.machine(&format!("pool-{}kB", bytes >> 10)).is_some()
     }
 
-    /// Makes step `stamp`, which uses a pool, wait for the previous such step, if the recording contains the
-    /// size of the pool of 2 MiB pages.
+    /// If the recording contains the size of the pool of 2 MiB pages, makes step `stamp`, which uses a pool,
+    /// wait for the previous step that used a pool.
     pub(super) fn use_in_order(&mut self, recording: &Recording, stamp: Stamp, waits: &mut Vec<Stamp>) {
         if Pool::is_known(recording, HUGE) {
             waits.push(std::mem::replace(&mut self.last, stamp));

@@ -4,7 +4,7 @@
 //! have numbers of the plan, because a process gets a new address space at each exec, and several tasks may
 //! share an address space. `events.rs` adds and removes tasks, and `run.rs` asks for the state of a task
 //! before it places an event. A task of which events were lost has no known address space (`Task::lost`): use
-//! [`Processes::space_of`], which checks this, instead of the field.
+//! [`Processes::space_of`], which checks for losses, instead of the field.
 
 use super::aside;
 use super::effect::Beside;
@@ -60,8 +60,8 @@ pub(super) struct Task {
     pub(super) lost: bool,
     /// The task's last events that brought in or removed pages while other tasks ran in the address space.
     pub(super) beside: VecDeque<Beside>,
-    /// Number of ends (`Kin::ends`) for which the task has waited in this segment, in the kin of its address
-    /// space.
+    /// Number of entries of `Kin::ends` for which the task has waited in this segment. The kin is that of the
+    /// task's address space.
     pub(super) exits_known: usize,
     /// True if the task has torn down an address space since its last exec.
     pub(super) torn_down: bool,

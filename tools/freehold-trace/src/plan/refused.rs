@@ -1,4 +1,4 @@
-//! Mappings at a fixed address that failed after the old mappings there were removed.
+//! Calls of mmap with a fixed address that Linux refused after it had removed the old mappings there.
 //!
 //! This file has two rules. First ([`has_emptied`], for `syscall.rs`): the replay unmaps mappings in the
 //! engine if the call's arguments prove that Linux removed them. The engine itself keeps the mappings,

@@ -1,9 +1,9 @@
 //! Memory that is registered with a userfaultfd: the effect of registrations on the model of an address
 //! space.
 //!
-//! A userfaultfd belongs to the address space of the process that created it. A userfaultfd ends with the
-//! close of its last descriptor, which also ends all its registrations. `userfaultfds.rs` has the other half:
-//! it follows descriptors and adds the step that ends a userfaultfd.
+//! A userfaultfd belongs to the address space of the process that created it. A userfaultfd and all its
+//! registrations end when the last descriptor of the userfaultfd is closed. `userfaultfds.rs` has the other
+//! half: it follows descriptors and adds the step that ends a userfaultfd.
 //!
 //! A registration keeps a VMA from merging with neighbours that are registered differently, and Linux may
 //! refuse to move registered VMAs. The plan does not follow descriptors that were sent to another process,
@@ -69,8 +69,8 @@ impl Space {
         self.features.get(&userfaultfd).is_some_and(|features| features & feature != 0)
     }
 
-    /// Returns the userfaultfd with which the memory that `call` moves stays registered. Returns `None` if
-    /// `call` moves no memory, or if the memory does not stay registered.
+    /// If `call` moves memory that stays registered, returns the userfaultfd of the registration. Otherwise
+    /// returns `None`.
     pub(super) fn stays_registered(&self, call: &Call) -> Option<u32> {
         let moved =
             call.name == CallName::Mremap && call.returned.value().is_some_and(|to| to != call.args[0]);

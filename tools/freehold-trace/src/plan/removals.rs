@@ -10,8 +10,9 @@
 //! remap_file_pages           |-------------|      of another: its result shows which came first
 //! ```
 //!
-//! If two such calls overlap, the removal is planned first exactly if the other call was refused. If they do
-//! not overlap, the order is known, and the engine must give the recorded result.
+//! If shmctl and another such call overlap, the removal is planned before the other call exactly if that call
+//! was refused. If the calls do not overlap, their order is known, and the engine must give the recorded
+//! result.
 //!
 //! A remap_file_pages that was refused with EIDRM overlapped the removal: the call had unmapped the segment,
 //! and the segment was freed before the call mapped it again. The removal is planned before the call; this

@@ -62,8 +62,8 @@ impl Planner {
         }
     }
 
-    /// Returns true for a shmat of a removed segment that only processes outside the recording have attached,
-    /// and counts the shmat as set aside.
+    /// Returns true if the call is a shmat of a removed segment, and only processes outside the recording
+    /// have attached the segment. Counts such a shmat as set aside.
     pub(super) fn is_from_outside(&mut self, call: &Call) -> bool {
         let from_outside = call.name == CallName::Shmat && self.removals.outside.contains(&call.args[0]);
         if from_outside {

@@ -7,8 +7,8 @@
 use crate::plan::tests::{planner, waits};
 use crate::plan::{Planner, Segment, StepKind, aside};
 
-/// Events after which task 1 has a thread, task 2, and has attached segment 5, which has one page. The first
-/// event of a test is line 7.
+/// The first events of a recording. Afterwards task 1 has a thread (task 2), and has attached segment 5,
+/// which has one page. The first event of a test is line 7.
 const ATTACHED: &str = "6 0 1 N 2 1 10100
 7 0 1 shmget 0 1000 3c0 = 5
 8 0 1 shmat 5 0 0 = 30000 e1 x1

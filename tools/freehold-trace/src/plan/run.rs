@@ -24,8 +24,8 @@ const SIGSEGV: u8 = 11;
 const SI_KERNEL: i32 = 128;
 
 impl Planner {
-    /// Returns the next segment. Returns `None` at the end of the recording, and where it cannot be read any
-    /// further.
+    /// Returns the next segment. Returns `None` at the end of the recording, or at a place from which the
+    /// recording cannot be read any further.
     pub fn next_segment(&mut self) -> Option<Segment> {
         while !self.builder.is_full(self.removals.is_holding()) {
             let event = match self.held.take() {
@@ -235,8 +235,8 @@ impl Planner {
         self.processes.tasks.values_mut().for_each(|task| task.lost = true);
     }
 
-    /// Plans the events that took effect before `event`, and then `event` itself, unless it takes effect
-    /// later.
+    /// Plans the events that took effect before `event`, and then `event` itself. If `event` takes effect
+    /// after its time, adds it to the waiting events instead.
     pub(super) fn in_turn(&mut self, event: Event) -> Result<(), ReadError> {
         if !self.waiting.is_empty() {
             let until = if self.is_behind_all(&event) { u64::MAX } else { event.time };

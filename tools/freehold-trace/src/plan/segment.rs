@@ -1,4 +1,4 @@
-//! The segment that is being built: its steps, and the waits of each.
+//! The segment that is being built: its steps, and the waits of each step.
 //!
 //! [`SegmentBuilder`] belongs to the planner. Adding a step takes two actions: functions of the planner first
 //! gather the stamps of earlier steps in `waits`; `push` then adds the step, with those waits that earlier
@@ -48,8 +48,8 @@ impl SegmentBuilder {
         SegmentBuilder { limit, ..SegmentBuilder::default() }
     }
 
-    /// Returns true if the segment has reached its maximum size. `holds` is true while a call is held, whose
-    /// place in the order is not known yet.
+    /// Returns true if the segment has reached its maximum size. `holds` is true while a call is held because
+    /// its place in the order is not known yet.
     pub(super) fn is_full(&self, holds: bool) -> bool {
         // The next event of the task shows the end of a fault, and must be in the same segment.
         let limit = if self.open_faults > 0 || holds { self.limit + SLACK } else { self.limit };

@@ -4,9 +4,9 @@
 //! A planner has one [`Space`] per address space, in `Processes::spaces`. [`Space`] combines the VMAs
 //! (`area.rs`), the order of steps (`order.rs`), and the addresses whose mappings are known
 //! (`address_set.rs`, `unknown.rs`). The other files of the folder add its operations: `calls.rs`,
-//! `mremap.rs`, `touch.rs`, `registered.rs`, `unknown.rs` and `bytes.rs`. The model must follow Linux exactly
-//! where the recording shows the mappings; where it does not, the model records what is unknown or doubtful.
-//! A new field is empty in a forked child unless `Space::fork` (`calls.rs`) copies the field.
+//! `mremap.rs`, `touch.rs`, `registered.rs`, `unknown.rs` and `bytes.rs`. Where the recording shows the
+//! mappings, the model must follow Linux exactly. Elsewhere, the model records which mappings are unknown or
+//! doubtful. A new field is empty in a forked child unless `Space::fork` (`calls.rs`) copies the field.
 
 use super::address_set::AddressSet;
 use super::area::Areas;
@@ -51,10 +51,10 @@ pub(crate) struct Space {
     /// *Assumed* memory: addresses outside `known_ranges` that must be mapped, because a call on them
     /// succeeded.
     pub(crate) assumed: AddressSet,
-    /// True if the address space has or had a mapping that grows downwards, which faults extend without a
-    /// call.
+    /// True if the address space has or had a mapping that grows downwards. Faults extend such a mapping
+    /// without a call.
     pub(crate) grows: bool,
-    /// Addresses to which such mappings may have grown.
+    /// Addresses into which mappings may have grown downwards.
     pub(crate) grown: AddressSet,
     /// Addresses of bytes that recorded calls wrote and that are still there (`bytes.rs`).
     pub(crate) written: AddressSet,
@@ -73,7 +73,7 @@ pub(crate) struct Space {
     pub(crate) doubts_userfaultfd: bool,
     /// The limits that the plan has set on the address space.
     pub(crate) limits: KnownLimits,
-    /// Recent forks of the address space whose times of locks are not recorded (`overlaps.rs`).
+    /// Recent forks of the address space for which the recording has no times of locks (`overlaps.rs`).
     pub(crate) forks: Forks,
     /// The number of the address space's kin (`kin.rs`). 0 if it shares no huge pages.
     pub(crate) kin: u32,
@@ -150,9 +150,8 @@ pub(super) fn changes_layout(name: CallName) -> bool {
 }
 
 impl Space {
-    /// Returns true if exactly one task runs in the address space. If so, moves the last steps of the tasks
-    /// that have left to `scratch`, which has the waits of the next step: later steps need not wait for them
-    /// again.
+    /// Returns true if exactly one task runs in the address space. If so, moves the last steps of departed
+    /// tasks into `scratch`, the waits of the next step: later steps need not wait for these steps again.
     pub(crate) fn is_alone(&mut self, scratch: &mut Vec<Stamp>) -> bool {
         let alone = self.members.len() == 1;
         if alone {
@@ -163,8 +162,8 @@ impl Space {
         alone
     }
 
-    /// Notes a write at `at`. Returns true if the write was the first write in its area, which gives the area
-    /// a family of anonymous pages.
+    /// Notes a write at `at`. Returns true if the write was the first write in its area. The first write
+    /// gives the area a family of anonymous pages.
     pub(crate) fn first_write(&mut self, at: u64, stamp: Stamp, families: &mut u32) -> bool {
         let first = self.needs_family(at);
         if first {

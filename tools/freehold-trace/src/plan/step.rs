@@ -182,7 +182,7 @@ pub enum Ends {
     Signal(u8, i32),
     /// The recording does not show how the fault ended. The replay does not make the fault.
     Interrupted,
-    /// The kernel took the fault for a call, and the fault failed.
+    /// The fault happened in the kernel, while it executed a call, and the fault failed.
     Refused,
 }
 
@@ -201,17 +201,17 @@ pub enum Start {
 pub struct PlannedCall {
     /// The recorded call.
     pub call: Call,
-    /// The number in the plan of the file that the call maps or changes.
+    /// The file that the call maps or changes, by its number in the plan.
     pub file: Option<u32>,
     /// The access mode of the file, if known.
     pub access: Option<Access>,
     /// Size in bytes of the System V segment that shmat attaches.
     pub segment: u64,
-    /// The number in the plan of the userfaultfd that an ioctl concerns.
+    /// The userfaultfd that an ioctl concerns, by its number in the plan.
     pub userfaultfd: Option<u32>,
     /// The features of the userfaultfd's `UFFDIO_API`, if recorded.
     pub features: Option<u64>,
-    /// The userfaultfd with which the memory moved by this mremap stays registered.
+    /// If this mremap moves memory that stays registered: the userfaultfd of the registration.
     pub stays_registered: Option<u32>,
     /// The start of the heap, if this is the first brk in the address space.
     pub heap: Option<u64>,
@@ -223,8 +223,8 @@ pub struct PlannedCall {
     pub written: Vec<Range<u64>>,
     /// True if the address space has unknown addresses, because its start is not recorded.
     pub partly: bool,
-    /// True if the call may move another number of bytes in the replay, because some of the memory is
-    /// unknown. A different number is then set aside instead of reported.
+    /// True if the call may move another number of bytes in the replay than on Linux, because some of the
+    /// memory is unknown. Another number is set aside instead of reported.
     pub doubtful: bool,
     /// True if the result is unsure, because it depends on unknown memory or on an unrecorded process. The
     /// replay makes the call and does not compare the result.

@@ -61,13 +61,13 @@ struct Position {
 struct CallData {
     /// The recorded call, with the length rounded up to the page size of the file.
     call: Call,
-    /// The number in the plan of the file that the call maps.
+    /// The file that the call maps, by its number in the plan.
     file: Option<u32>,
     /// The access mode of the file, if known.
     access: Option<Access>,
     /// Size in bytes of the segment that shmat attaches.
     segment: u64,
-    /// The number in the plan of the userfaultfd, if the call registers memory with one.
+    /// The userfaultfd with which the call registers memory, by its number in the plan.
     userfaultfd: Option<u32>,
     /// True if the call maps or attaches huge pages of a pool.
     huge: bool,
@@ -237,8 +237,8 @@ impl Planner {
         space.forget_written(call, reach);
     }
 
-    /// Returns the call with the data that the plan adds. The caller adds the data that comes from the model
-    /// of the caller's address space. `unsure` is true if the result depends on unknown memory.
+    /// Returns the call with the data that the plan adds. Data from the model of the task's address space is
+    /// missing; `plan_call` adds it. `unsure` is true if the result depends on unknown memory.
     fn planned(&mut self, space: u32, about: CallData, unsure: bool) -> PlannedCall {
         let CallData { call, file, access, segment, userfaultfd, .. } = about;
         let partial = self.partial(&call, space);
@@ -262,7 +262,7 @@ impl Planner {
         }
     }
 
-    /// Unmaps the old mappings in the range of an mmap of huge pages with `MAP_FIXED` that failed: Linux had
+    /// Unmaps the old mappings in the range of a failed mmap of huge pages with `MAP_FIXED`: Linux had
     /// removed these mappings before it found too few pages in the pool.
     fn unmap_replaced(&mut self, at: Position, call: Call) {
         let range = span(call.args[0], call.args[1]);
@@ -310,9 +310,9 @@ impl Planner {
         }
     }
 
-    /// Adds steps that make unknown memory agree with what the call found: they clear addresses that were
-    /// free, and map *assumed* memory. Does nothing if no address is unknown. Returns three values: true if
-    /// the result of the call is unsure, the number of steps added before the call, and the steps to add
+    /// Adds steps that make unknown memory agree with the result of the call: the steps clear addresses that
+    /// were free, and map *assumed* memory. Does nothing if no address is unknown. Returns three values: true
+    /// if the result of the call is unsure, the number of steps added before the call, and the steps to add
     /// after the call.
     fn assume(
         &mut self,

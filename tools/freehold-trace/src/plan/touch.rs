@@ -15,7 +15,7 @@ use std::ops::Range;
 /// Maximum distance in bytes at which a fault below a stack makes the stack grow: the usual limit on a
 /// stack's size.
 pub(super) const STACK_LIMIT: u64 = 8 << 20;
-/// Number of bytes before and after the page of a fault in which the fault may map pages of a file.
+/// Maximum distance in bytes from the page of a fault in a file to other pages that the fault may also map.
 pub(super) const AROUND: u64 = 15 * PAGE;
 /// Minimum number of free bytes below a stack that grows, if the mapping below is accessible and is no stack.
 const STACK_GAP: u64 = 256 * PAGE;
@@ -80,8 +80,8 @@ impl Space {
     }
 
     /// Appends to `waits` the steps for which a call with this reach waits. Returns the VMAs that overlap or
-    /// touch the reach, which the call may change or merge with. The caller passes this list to `note`. The
-    /// list is named `beside`, here in the sense of adjacent addresses.
+    /// touch the reach, because the call may change them or merge with them. The caller passes this list to
+    /// `note`. The list is named `beside`, here in the sense of adjacent addresses.
     pub(super) fn gather(&mut self, reach: &Reach, waits: &mut Vec<Stamp>) -> Vec<Range<u64>> {
         let mut beside = Vec::new();
         if self.is_alone(waits) {
@@ -121,8 +121,8 @@ impl Space {
                     self.order.note_change(range, stamp);
                     self.areas.touching(range).for_each(|(_, area)| area.last = stamp);
                 }
-                // If the call cut or extended a VMA, the parts that remain contain its old first or last
-                // address.
+                // If the call cut or extended a VMA, the remaining parts contain the old first or last
+                // address of the VMA.
                 for at in beside.into_iter().flat_map(|range| [range.start, range.end - 1]) {
                     if let Some(area) = self.areas.find_mut(at) {
                         area.last = stamp;

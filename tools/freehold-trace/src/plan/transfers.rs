@@ -27,8 +27,8 @@ pub(super) enum Partial {
 }
 
 impl Planner {
-    /// Returns whether the result of a call depends on unknown memory. The memory may be in the caller's
-    /// address space, whose number is `number`, or in the other process.
+    /// Returns the degree to which the result of a call depends on unknown memory. The memory may be in the
+    /// caller's address space, whose number is `number`, or in the other process.
     pub(super) fn partial(&self, call: &Call, number: u32) -> Partial {
         let Some(about) = &call.transfer else { return Partial::No };
         let ranges_of = |space: Option<u32>| {

@@ -196,9 +196,10 @@ impl Space {
         Conclusions { unsure, cleared, assumed, moved }
     }
 
-    /// Returns the parts of memory that grows downwards that the plan must clear. If Linux chose an address
-    /// closer below that memory than the gap allows, either Linux had unmapped the lower part of the memory,
-    /// or unknown memory lies between. Returns `None` if the gap was kept.
+    /// Checks the gap between the range that Linux chose for a call and a mapping above the range that grows
+    /// downwards. If the gap is too small, either Linux had unmapped the lower part of that mapping, or
+    /// unknown memory lies in the gap. Returns the parts of that mapping that the plan must clear. Returns
+    /// `None` if the gap was kept.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let known_ranges = self.known_ranges.as_ref().filter(|_| self.grows && keeps_gap(call))?;
         let end = free_before(call, ranges).end;

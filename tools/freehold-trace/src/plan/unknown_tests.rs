@@ -68,7 +68,7 @@ fn mremap_shows_one_page() {
     let moves = call(CallName::Mremap, [0x1000, 0x1000, 0x1000, 3, 0x9000, 0], Returned::Value(0x9000));
     let shown = space.learn_from_call(&moves, &[0x1000..0x2000, 0x9000..0xa000]);
     assert_eq!((shown.unsure, shown.assumed.len()), (true, 0));
-    // The moved memory is as unknown as before. The source is known to be unmapped.
+    // The moved memory stays unknown. The source is known to be unmapped.
     let lock = call(CallName::Mlock, [0x9000, 0x1000, 0, 0, 0, 0], OK);
     assert!(space.learn_from_call(&lock, &[0x9000..0xa000, 0..0]).unsure);
     let refused = call(CallName::Mlock, [0x1000, 0x1000, 0, 0, 0, 0], Returned::Error(12));

@@ -55,8 +55,8 @@ impl Planner {
     }
 
     /// Returns the userfaultfd of an ioctl, if it is known and belongs to the caller's address space.
-    /// Otherwise returns `None`; if the call succeeded, the registrations of the address spaces that it may
-    /// concern become doubtful.
+    /// Otherwise returns `None`; a call that succeeded then makes the registrations doubtful in all address
+    /// spaces that the call may concern.
     pub(super) fn userfaultfd_of(&mut self, task: u32, call: &Call) -> Option<u32> {
         if !self.recording.follows_descriptors() {
             return None;

@@ -1,9 +1,9 @@
 //! The VMAs of one address space, for a reader that follows a recording without planning it.
 //!
 //! The pictures of a recording (`freehold-replay/src/picture/`) use [`Vmas`]. Calls have the same effect as
-//! on the planner's model, because both use the same `Space`. Nothing is ordered here: all stamps are
-//! `Stamp::START`. Unknown memory is absent, and the identity of files does not matter. The tests are in
-//! `vmas_tests.rs`. A new property needs a field of [`Vma`], which [`Vmas::within`] fills.
+//! on the planner's model, because [`Vmas`] and the planner both use `Space`. Nothing is ordered here: all
+//! stamps are `Stamp::START`. Unknown memory is absent, and the identity of files does not matter. The tests
+//! are in `vmas_tests.rs`. A new property needs a field of [`Vma`], which [`Vmas::within`] fills.
 
 use super::area::{Area, Purpose, flag, page_of};
 use super::calls::reach;
@@ -42,7 +42,7 @@ pub struct Vma {
 
 impl Vmas {
     /// Replaces all VMAs by those of a snapshot. Memory that was mapped as a stack keeps that purpose,
-    /// because a snapshot does not show it.
+    /// because a snapshot does not show the purpose.
     pub fn show(&mut self, snapshot: &Snapshot) {
         let old = std::mem::take(&mut self.space.areas);
         for shown in &snapshot.areas {
