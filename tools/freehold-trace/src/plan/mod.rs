@@ -50,9 +50,9 @@
 //! | `run.rs` | reads the recording and plans event by event |
 //! | `step.rs` | the finished plan, as data |
 //!
-//! A plan consists of [segments](Segment) of bounded size, so the memory of a plan does not grow with the
-//! recording. A segment also ends where the recorded program was frozen: address spaces are compared there,
-//! while no task runs. One thread owns a planner, so this folder has no locks.
+//! A plan consists of [segments](Segment) of bounded size. The memory of a plan therefore does not grow with
+//! the recording. A segment also ends where the recorded program was frozen: address spaces are compared
+//! there, while no task runs. One thread owns a planner, so this folder has no locks.
 //!
 //! A missing wait may show as a difference only in some replays of a recording, because the two steps may
 //! still run in the right order. An unneeded wait only reduces concurrency. `tests.rs` checks the waits of

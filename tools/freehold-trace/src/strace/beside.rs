@@ -1,10 +1,10 @@
 //! Calls of one address space that overlap in time: finds the calls *beside* each call ([`Beside`]).
 //!
 //! strace does not show the order in which overlapping calls took effect, but its lines show which calls
-//! overlap: the beginning of each of the two calls, on a separate line, comes before the return of the other
-//! call. `mod.rs` asks for the calls beside each call that it reports ([`Recent::beside`]), and stores their
-//! common addresses in `Call::beside`. `plan/unknown.rs` then treats these addresses as unknown. The *extent*
-//! of a call is the addresses that the call concerns, with the kind of change there. For a call that has not
+//! overlap: each of the two calls begins on a line before the line on which the other call returns. `mod.rs`
+//! asks for the calls beside each call that it reports ([`Recent::beside`]), and stores their common
+//! addresses in `Call::beside`. `plan/unknown.rs` then treats these addresses as unknown. The *extent* of a
+//! call is the addresses that the call concerns, with the kind of change there. For a call that has not
 //! returned, the reader looks ahead to its resumed line.
 //!
 //! A missed overlap leads to false differences in a replay; a superfluous overlap only leads to answers that
@@ -60,7 +60,7 @@ pub(super) struct Recent {
 
 impl Recent {
     /// Notes a returned call of `pid` that is not reported yet. Calls that are reported before
-    /// [`leave`](Self::leave) precede it.
+    /// [`leave`](Self::leave) precede the noted call.
     pub(super) fn enter(&mut self, (pid, made): (u32, &Made<'_>), tasks: &Tasks) {
         let past = Extent::of(made).zip(tasks.space(pid));
         self.waiting.push(past.map(|(extent, space)| Past { pid, space, ended: 0, extent }));
@@ -185,8 +185,8 @@ impl Extent {
         Some(Extent { ranges: [at, to], changes, locks, freed })
     }
 
-    /// Adds the addresses that both calls concern to `found`, if at least one of the calls changes mappings
-    /// or locks. `later` is true if the other call is later in the recording.
+    /// If at least one of the calls changes mappings or locks, adds to `found` the addresses that both calls
+    /// concern. `later` is true if the other call is later in the recording.
     fn meet(&self, other: &Extent, later: bool, found: &mut Vec<Beside>) {
         let maps = self.changes || other.changes;
         if !maps && !self.locks && !other.locks {

@@ -104,7 +104,7 @@ pub(super) fn parse(name: &str) -> Option<CallName> {
 pub(super) fn which(text: &[u8]) -> Result<(&str, Option<CallName>), Bad> {
     let (name, rest) = name(text).ok_or(Bad::Expected("a call: NAME(ARGUMENTS) = RESULT", 0))?;
     let known = parse(name).filter(|known| match known {
-        // personality(2) is skipped: only snapshots show its effects, and strace output has none.
+        // personality(2) is skipped: only snapshots show its effects, and strace output has no snapshots.
         CallName::Personality => false,
         CallName::Prctl => concerns_memory(rest),
         CallName::Fcntl => concerns_files(rest),
@@ -286,7 +286,8 @@ fn as_passed(arg: Arg<'_>) -> Arg<'_> {
 }
 
 /// Returns true if the ioctl is an operation on a userfaultfd that recordings contain, and strace shows its
-/// structure. strace shows the structure only if the memory is readable; the kernel could then read it, too.
+/// structure. strace shows the structure only if the memory is readable, so the kernel could also read the
+/// structure.
 fn concerns_userfaultfd(args_text: &[u8]) -> bool {
     let found = args(args_text, 0).map(|(found, _)| found).unwrap_or_default();
     let operation = found.get(1).and_then(|arg| number(*arg).ok());

@@ -51,7 +51,7 @@ impl Credentials {
     }
 
     /// Applies the call in `text`, which may be incomplete. Returns true if the process may lock more than
-    /// its limit from now on, and false if it may not. Returns `None` if the call does not change this.
+    /// its limit from now on, and false if it may not. Returns `None` if the call does not change this right.
     pub(super) fn call(&mut self, name: &str, text: &[u8]) -> Option<bool> {
         let (found, closed) = args(text, name.len() + 1).ok()?;
         let Some(returned) = closed.and_then(|closed| end(text, closed + 1).ok()) else {
@@ -86,8 +86,8 @@ impl Credentials {
     }
 
     /// Applies a setns with the descriptor `of` and the kinds of namespace `kinds`. A process cannot return
-    /// to the initial user namespace, and cannot enter the namespace in which it is already. A setns to a
-    /// user namespace therefore always leaves the initial user namespace.
+    /// to the initial user namespace, and cannot enter its current namespace again. A setns to a user
+    /// namespace therefore always leaves the initial user namespace.
     fn enters(&mut self, of: &[u8], kinds: &[u8]) -> Option<bool> {
         if find(kinds, b"CLONE_NEWUSER").is_some() || kinds == b"0" && find(of, b"<user:[").is_some() {
             *self = self.of_child(NEW_NAMESPACE);

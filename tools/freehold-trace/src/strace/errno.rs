@@ -1,7 +1,7 @@
 //! Names of errors in strace's notation, and their numbers on Linux.
 //!
-//! `text.rs` looks up the name after ` = -1 ` or ` = ? ` here. A name that is absent makes the line
-//! unreadable after ` = -1 `. The list must stay sorted by name, because the lookup is a binary search (the
+//! `text.rs` looks up the name after ` = -1 ` or ` = ? ` here. After ` = -1 `, a name that is not in the list
+//! makes the line unreadable. The list must stay sorted by name, because the lookup is a binary search (the
 //! test at the end checks the order). A new error is a line in [`NAMES`].
 
 /// Returns the number of the error called `name`.

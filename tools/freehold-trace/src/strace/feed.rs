@@ -1,4 +1,4 @@
-//! The lines of strace output, with a look ahead where the order of lines is not the order of effects.
+//! The lines of strace output. Looks ahead where the order of lines is not the order of effects.
 //!
 //! [`Feed`] is a queue between the file (`lines.rs`) and the reader (`mod.rs`). strace may print the first
 //! line of a new task before the line in which the creating clone returns. strace may also print a call that
@@ -124,8 +124,8 @@ impl Feed {
         Ok(candidates.first().copied())
     }
 
-    /// Reads ahead until `ahead` has line `index`. Returns false if the output ends before, or if too much
-    /// would be kept.
+    /// Reads ahead until `ahead` has line `index`. Returns false if the output ends before that line, or if
+    /// the lines in `ahead` exceed their limit.
     fn reach(&mut self, index: usize) -> Result<bool, ReadError> {
         while self.ahead.len() <= index {
             if self.bytes > MAX_AHEAD {

@@ -39,8 +39,8 @@ impl Mapped {
     }
 
     /// Returns the number of the file that a call has mapped, created or changed. Returns `None` for other
-    /// calls, and if the file is not known. `line` is the number of the line, which becomes a part of the
-    /// name of a nameless file.
+    /// calls, and if the file is not known. `line` is the number of the line. For a nameless file, this
+    /// number becomes a part of the file's name.
     pub(super) fn file(
         &mut self,
         made: &Made<'_>,
@@ -113,8 +113,8 @@ impl Mapped {
         Ok(Some(file))
     }
 
-    /// Returns the file of a descriptor: the file that shared mappings of it map, or the file of the path
-    /// that strace shows.
+    /// Returns the file of a descriptor: the file of its shared mappings, or the file of the path that strace
+    /// shows.
     fn named_or_known(
         &mut self,
         made: &Made<'_>,
@@ -164,7 +164,7 @@ fn opened_again(made: &Made<'_>) -> Option<i32> {
     str::from_utf8(number).ok()?.parse().ok()
 }
 
-/// Returns true if the descriptor may still refer to the known file: strace shows no path, or that of a
+/// Returns true if the descriptor may still refer to the known file: strace shows no path, or the path of a
 /// memfd.
 fn may_be_known(made: &Made<'_>) -> bool {
     made.note.is_none_or(|path| path.starts_with(b"/memfd:"))

@@ -345,8 +345,9 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Reports a begun call at its end, at `time`. If the line was read ahead, the reported events have an
-    /// earlier time. `depth` is the number of calls that wait for this call.
+    /// Reports a begun call at its end, at `time`. If the line was read ahead, the reported events have the
+    /// time of the current line, which is earlier than `time`. `depth` is the number of calls that wait for
+    /// this call.
     fn resumed(
         &mut self,
         pid: u32,
@@ -472,7 +473,7 @@ impl StraceReader {
         Ok(Some(Kind::Call(Box::new(call))))
     }
 
-    /// Applies a call that recordings do not contain: it may change the credentials, otherwise it is only
+    /// Applies a call that recordings do not contain. A call that cannot change the credentials is only
     /// counted. `text` may be incomplete.
     fn not_held(&mut self, pid: u32, name: &str, text: &[u8], line: u32) {
         if !credentials::concern(name, text) {
@@ -566,7 +567,8 @@ impl StraceReader {
     }
 }
 
-/// Parses the first line that `freehold record` writes before the output of strace, without `# limits`.
+/// Parses the rest of the first line, after `# limits`. `freehold record` writes this line before the output
+/// of strace.
 fn limits_and_user(text: &[u8]) -> Result<(Limits, Option<u32>), Bad> {
     let mut fields = Fields::new(text);
     let limits = Limits::read(&mut fields)?;

@@ -150,7 +150,7 @@ impl Tasks {
         Ok(Kind::Clone { child, process: of, flags })
     }
 
-    /// Adds a task to its process, or to the process `new` if the process does not exist.
+    /// Adds a task to its process. If the process does not exist, adds the process as `new` first.
     fn add(&mut self, pid: u32, serial: u32, process: u32, new: Process) -> Result<(), Bad> {
         if self.by_pid.len() >= MAX_ALIVE {
             return Err(Bad::TooMany("tasks at a time", MAX_ALIVE as u64));

@@ -118,7 +118,7 @@ fn child_is_created_before_its_first_line() {
     );
 }
 
-/// Two clones are begun at a child's first line. A later line shows which of them has created the child.
+/// Two clones are in progress at the child's first line. A later line shows which clone created the child.
 #[test]
 fn creator_of_a_child_is_found_in_later_lines() {
     let begin = "\
@@ -139,7 +139,7 @@ fn creator_of_a_child_is_found_in_later_lines() {
     let other =
         format!("{begin}3 1.3 exit(0) = ?\n1 1.3 <... fork resumed>) = 4\n2 1.4 <... vfork resumed>) = 3\n");
     assert_eq!(read(&other).unwrap()[..3], expected(2, "4100"));
-    // The fork has created another task, so only the vfork is left, which never returns.
+    // The fork has created another task. The vfork must have created the child, but never returns.
     let excluded = format!("{begin}1 1.3 <... fork resumed>) = 4\n");
     assert_eq!(read(&excluded).unwrap()[..3], expected(2, "4100"));
     // No later line decides: the clone that began first is assumed.

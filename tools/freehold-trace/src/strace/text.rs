@@ -1,10 +1,10 @@
 //! The text of one call: its arguments, its result and its duration.
 //!
 //! `mod.rs` splits a line into a head (`head.rs`) and a text such as `munmap(0x7f00, 4096) = 0 <0.000013>`.
-//! [`args`] returns the arguments as slices of the text, without their meaning, which is in `value.rs` and
-//! `call.rs`; [`end`] parses the rest. A *note* is the path that option -y adds in `<...>` after a
-//! descriptor. All functions must accept any bytes: strings, nested brackets and notes may contain commas and
-//! parentheses. Errors name the offset in the text. The tests are in `tests.rs`.
+//! [`args`] returns the arguments as slices of the text, and [`end`] parses the rest. `value.rs` and
+//! `call.rs` determine the meaning of the arguments. A *note* is the path that option -y adds in `<...>`
+//! after a descriptor. All functions must accept any bytes: strings, nested brackets and notes may contain
+//! commas and parentheses. Errors name the offset in the text. The tests are in `tests.rs`.
 
 use super::errno;
 use super::head::find;

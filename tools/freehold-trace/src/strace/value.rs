@@ -10,8 +10,8 @@ use super::text::{Arg, args, is_note};
 use crate::error::Bad;
 use crate::fields::Fields;
 
-/// The value that stands for an address if strace shows the bytes at the address instead of the address. Any
-/// value except null would do.
+/// The value of an argument that is an address, if strace shows the bytes at that address instead. Any value
+/// except null would do.
 pub(super) const SHOWN: u64 = 1;
 
 /// Returns an argument as the number that was passed: an address, a length, flags, a descriptor. Returns
