@@ -100,8 +100,8 @@ impl Area {
         let offset = page as usize * PAGE;
         assert!(offset < self.bytes, "page {page} of an area of {} bytes", self.bytes);
         for prot in [libc::PROT_READ, libc::PROT_READ | libc::PROT_WRITE] {
-            // SAFETY: the page is within the area. No thread writes to it between the calls, because one
-            // thread calls all `&self` methods of an area.
+            // SAFETY: the page is within the area. No thread writes to the page between the calls, because
+            // one thread calls all `&self` methods of an area.
             unsafe { libc::mprotect(self.pointer().byte_add(offset), PAGE, prot) };
         }
     }

@@ -1,9 +1,9 @@
 //! Computes figures from turns. Every side of a comparison works once in each turn, and a figure summarises
 //! the values of the turns.
 //!
-//! Experiments call [`in_turns`], which runs the sides alternately so that slow changes of the host affect
-//! all sides, and [`figures`] to take one value out of the results. Ratios and changes are computed within a
-//! turn and then summarised. The unit of a figure is in the cell of its table (`unit.rs`). The tests are in
+//! Experiments call [`in_turns`], which runs the sides alternately, so that slow changes of the host affect
+//! all sides. [`figures`] takes one value out of the results. Ratios and changes are computed within a turn
+//! and then summarised. The unit of a figure is in the cell of its table (`unit.rs`). The tests are in
 //! `measure_tests.rs`.
 
 use super::executor;

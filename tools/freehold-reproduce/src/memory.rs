@@ -15,8 +15,8 @@ pub fn available() -> Option<u64> {
     [info, of_group()].into_iter().flatten().min()
 }
 
-/// Returns the number of bytes that the control group leaves, if it has a limit. File pages in the page cache
-/// count as available, because the kernel drops them when needed.
+/// Returns the number of bytes that the process may still use in its control group, if the group has a limit.
+/// File pages in the page cache count as available, because the kernel drops them when needed.
 fn of_group() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;

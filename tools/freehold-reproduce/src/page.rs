@@ -51,7 +51,7 @@ impl Page<'_> {
         }
     }
 
-    /// Draws a plot for large windows and for small windows. The style sheet shows one of them.
+    /// Draws a plot for large windows and for small windows. The style sheet shows one of the two drawings.
     fn drawn(&self, plot: &Plot) -> String {
         let shapes = [(Shape::Wide, "large"), (Shape::Narrow, "small")];
         shapes

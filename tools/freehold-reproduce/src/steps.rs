@@ -1,5 +1,5 @@
-//! Progress of the experiments: one line that is redrawn on a terminal, otherwise a line for each start and
-//! end of an experiment.
+//! Progress of the experiments. On a terminal, one line is redrawn; without a terminal, each start and end of
+//! an experiment writes a line.
 //!
 //! An experiment wraps each measured piece of work in [`Steps::step`] with its expected seconds. The line is
 //! redrawn between steps and never during a step, so that drawing does not disturb a measurement. The

@@ -53,7 +53,7 @@ impl Place {
     }
 }
 
-/// Time that the sides of a comparison lost in one step.
+/// Time lost by the sides of a comparison in one step.
 #[derive(Default)]
 struct Lost {
     /// The name of the step.
@@ -163,7 +163,7 @@ fn rows(of: &str, report: &Report, shown: usize) -> Vec<Row> {
     fields(report).take(shown).map(row).collect()
 }
 
-/// Returns the fields of a report without those of the load itself.
+/// Returns the fields of a report, except the fields of the load itself.
 fn fields(report: &Report) -> impl Iterator<Item = &HotField> {
     let own = |field: &&HotField| {
         field.pairs.first().is_some_and(|(place, ..)| place.file().contains("freehold-reproduce"))
@@ -226,7 +226,7 @@ pub fn together<R>(tasks: usize, work: impl Fn(usize) -> R) -> Vec<R> {
     run(tasks, None, |task, _| work(task)).0
 }
 
-/// Runs `work` as the only task of a run, so that it takes virtual time.
+/// Runs `work` as the only task of a run, so that the work takes virtual time.
 pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     let work = RefCell::new(Some(work));
     let take = || work.take().expect("one task");

@@ -1,10 +1,11 @@
 //! Steps 0 and 1: operations that wait while a large munmap runs. Linux changed munmap after a report of a
 //! `ps` that hung for more than 120 seconds.
 //!
-//! Each turn: victims (`victim.rs`) repeat an operation on some threads, first alone, then while one thread
-//! unmaps a large populated range. The findings show the median and the longest time of the operation in both
-//! phases, for each lock design of munmap and for the host. A design is good if the longest time does not
-//! grow with the size of the munmap. A new victim belongs in `victim.rs`, a new design in `DESIGNS`.
+//! In each turn, victims (`victim.rs`) repeat an operation on some threads: first without a munmap, then
+//! while another thread unmaps a large populated range. The findings show the median and the longest time of
+//! the operation in both phases, for each lock design of munmap and for the host. A design is good if the
+//! longest time does not grow with the size of the munmap. A new victim belongs in `victim.rs`, a new design
+//! in `DESIGNS`.
 
 use super::Experiment;
 use super::victim::{Operation, Victim};
@@ -46,8 +47,8 @@ enum Side {
 }
 
 impl Side {
-    /// The four designs of munmap with faults under the mmap lock, as in Linux at that time, and the two
-    /// newer designs with faults under the VMA lock, as in Linux today.
+    /// The four designs of munmap with faults under the mmap lock, as in Linux at the time of the steps, and
+    /// the two newer designs with faults under the VMA lock, as in Linux today.
     const DESIGNS: [Side; 6] = {
         const fn with(unmap: Unmap, fault: FaultLock) -> Side {
             Side::Design(Locking::ALL[0].unmap(unmap).fault(fault).write(Write::Whole))
@@ -255,8 +256,8 @@ impl Watch<'_> {
     }
 }
 
-/// Watches this number of victims, each on its own thread: for some time before the munmap, and while it
-/// runs.
+/// Watches this number of victims, each on its own thread: for some time before the munmap, and while the
+/// munmap runs.
 fn watch(
     victims: usize,
     alone: Duration,
@@ -400,7 +401,7 @@ fn histogram(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Table {
 }
 
 /// Plots the share of time spent in operations longer than a limit. If a hundred operations wait briefly and
-/// one waits for the whole munmap, this share shows how much of the task's time is lost.
+/// one operation waits for the whole munmap, this share shows how much of the task's time is lost.
 fn plot(of_size: &OfSize, victim: Victim, found: &[Vec<Turn>]) -> Plot {
     let line = |(side, turns): (&Side, &Vec<Turn>)| {
         let points = (5..=31).map(|power| {

@@ -1,5 +1,5 @@
-//! The list of all experiments. `lib.rs` plans and runs them in this order; the command line and the reports
-//! use it too. `mod.rs` says what else a new experiment needs.
+//! The list of all experiments. `lib.rs` plans and runs the experiments in this order; the command line and
+//! the reports also use the list. `mod.rs` says what else a new experiment needs.
 
 use super::{
     Experiment, fault_throughput, hugetlb, i_mmap, mmap_churn, munmap_hold, munmap_stall, page_fault, writers,

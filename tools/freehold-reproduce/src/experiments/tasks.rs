@@ -28,7 +28,7 @@ const DATA: u64 = 256;
 const MOVED: u64 = 16;
 /// Number of pages of a thread's own file.
 const SCRATCH: u64 = 16;
-/// One job out of this many writes back a page of the data, which walks all mappings of the page.
+/// One job out of this many writes back a page of the data. The write-back walks all mappings of the page.
 const WALK: u64 = 16;
 /// One job out of this many migrates a page of the data, as a kernel does for tasks with pages on another
 /// node. A migration also walks all mappings of the page.

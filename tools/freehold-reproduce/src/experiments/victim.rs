@@ -18,7 +18,7 @@ use std::time::Duration;
 /// An operation that returns its time.
 pub type Operation = Box<dyn FnMut() -> anyhow::Result<Duration> + Send>;
 
-/// Number of pages that are faulted in one at a time before all are freed.
+/// Number of pages that a victim faults in, one at a time, before it frees all of them.
 const PAGES: u64 = 1 << 14;
 
 /// The operation that is watched.

@@ -206,8 +206,8 @@ impl Ends {
         self.count += 1;
     }
 
-    /// Returns the operations per second. With 8 operations or more, the rate is that between the first and
-    /// the last end; with fewer operations, it is that over the whole `time`.
+    /// Returns the operations per second: from the first to the last end if there are 8 operations or more,
+    /// otherwise over the whole `time`.
     fn rate(&self, time: Duration) -> f64 {
         match self.count {
             8.. => (self.count - 1) as f64 / (self.last - self.first).as_secs_f64(),
@@ -286,8 +286,8 @@ impl Shared {
         unnoted(|| together(cpus, change)).into_iter().collect()
     }
 
-    /// Brings the space into the state that it has after changes by one CPU, or, if `cpus` is greater than 1,
-    /// by several CPUs.
+    /// Brings the space into the state after changes by one CPU or, if `cpus` is greater than 1, by several
+    /// CPUs.
     fn settle(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
         // A reader of the whole space ends the concurrent mode.
         drop(self.process.space().read());

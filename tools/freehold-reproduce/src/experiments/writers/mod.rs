@@ -39,7 +39,7 @@ const MAX_CPUS: usize = 56;
 const FIRST: Duration = Duration::from_micros(4);
 /// Number of turns for which one CPU is watched.
 const WATCHED_TURNS: u32 = 3;
-/// Loads of the other CPUs while one is watched. `None` means no other CPU works.
+/// Loads of the other CPUs while one CPU is watched. With `None`, no other CPU works.
 const BESIDE: [Option<Load>; 3] = [None, Some(Load::Touch), Some(Load::Protect)];
 
 /// Operations per second of each side.
@@ -108,7 +108,7 @@ fn turn(scale: &Scale, cpus: usize) -> Duration {
     scale.turn * times as u32
 }
 
-/// Returns the number of CPUs that work while one is watched.
+/// Returns the number of CPUs that work while another CPU is watched.
 fn others(scale: &Scale) -> usize {
     (scale.cpus.min(MAX_CPUS) - 1).max(1)
 }
