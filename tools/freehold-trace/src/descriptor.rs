@@ -1,9 +1,8 @@
 //! The effect of each call on the descriptors of its process: opened, copied or closed.
 //!
-//! The effect depends only on the call, not on the state of the process. `plan/descriptors.rs` and
-//! `plan/file_calls.rs` apply the effect to the tables of the planner, and `strace/mapped.rs` to those of the
-//! reader of strace output. A new call on descriptors needs an arm in [`done`] and a name in
-//! `CallName::is_of_descriptors`.
+//! The effect depends only on the call, not on the state of the process. The planner (`plan/descriptors.rs`,
+//! `plan/file_calls.rs`) and the reader of strace output (`strace/mapped.rs`) apply the effect to their
+//! tables. A new call on descriptors needs an arm in [`done`] and a name in `CallName::is_of_descriptors`.
 
 use crate::CallName;
 use crate::operation::{fcntl, open};
@@ -12,8 +11,8 @@ use crate::operation::{fcntl, open};
 /// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
-    /// The descriptor refers to a newly opened file, with these flags of open. The flags are `None` if the
-    /// program passed them in memory (openat2), which is not recorded.
+    /// The descriptor refers to a newly opened file, with these flags of open. If the program passed the
+    /// flags in memory (openat2), the flags are not recorded and are `None` here.
     Opened(u32, Option<u64>),
     /// The second descriptor becomes a copy of the first.
     Copied(u32, u32),

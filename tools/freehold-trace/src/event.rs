@@ -180,8 +180,8 @@ pub struct Call {
     /// The bytes that process_vm_readv or process_vm_writev moved, or the ranges that process_madvise named,
     /// if the recording contains them.
     pub transfer: Option<Box<Transfer>>,
-    /// Ranges that calls of other tasks *beside* this call also concern. Only strace output has such ranges,
-    /// because it does not show which of two calls that overlap in time took effect first.
+    /// Ranges that calls of other tasks *beside* this call also concern. Only strace output has such ranges:
+    /// if two calls overlap in time, strace output does not show which call took effect first.
     pub beside: Vec<Beside>,
 }
 

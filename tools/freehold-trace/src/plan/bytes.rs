@@ -1,5 +1,5 @@
-//! The bytes of an address space that recorded calls determine: those that a process_vm_writev stored, until
-//! the addresses are remapped or discarded.
+//! The bytes of an address space that recorded calls determine. A process_vm_writev determines the bytes that
+//! it stores, until their addresses are remapped or discarded.
 //!
 //! The bytes are in `Space::written`. `transfers.rs` notes the bytes that a call moves, and `syscall.rs`
 //! forgets bytes after each call that may have changed them. The replay compares the bytes of a
@@ -13,8 +13,8 @@ use crate::{Call, CallName, Transfer};
 use std::ops::Range;
 
 impl Space {
-    /// Returns the addresses that recorded calls wrote, among the bytes that a process_vm_readv reads from
-    /// this address space.
+    /// Returns the addresses of the bytes that a process_vm_readv reads from this address space and that
+    /// recorded calls wrote.
     pub(super) fn written_among(&self, transfer: &Transfer) -> Vec<Range<u64>> {
         let pieces = transfer.remote.iter().map(|&(at, len)| at..at.saturating_add(len));
         pieces.flat_map(|piece| self.written.within(&piece)).collect()

@@ -92,9 +92,9 @@ impl Planner {
         }
     }
 
-    /// Marks a file as doubtful if the call may have removed pages of it. Used for recordings that do not
-    /// contain the calls that open and close descriptors; the file is then the last file that was mapped with
-    /// this descriptor.
+    /// Marks a file as doubtful if the call may have removed pages of it. Used for recordings without the
+    /// calls that open and close descriptors. In such a recording, the file is the last file that was mapped
+    /// with this descriptor.
     pub(super) fn doubt(&mut self, line: u32, task: u32, call: &Call) {
         let takes = match call.name {
             CallName::Ftruncate => true,

@@ -34,8 +34,8 @@ struct Length {
     stale: bool,
     /// True if several files share this number in the plan.
     blurred: bool,
-    /// True for a removed System V segment, which is freed with its last mapping: all steps that depend on it
-    /// then keep their order with each other.
+    /// True for a removed System V segment, which is freed with its last mapping. All steps that depend on
+    /// such a segment keep their order with each other.
     in_order: bool,
 }
 

@@ -43,7 +43,7 @@ impl Planner {
         limits.map(|limits| self.processes.limits.insert(process, limits));
     }
 
-    /// Notes a call that changed limits: those of the caller's process, or of another known process.
+    /// Notes a call that changed the limits of the caller's process or of another known process.
     pub(super) fn note_limits(&mut self, task: u32, call: &Call) {
         let process = match call.name {
             CallName::Prlimit64 if call.args[0] != 0 => Some(call.args[0] as u32),

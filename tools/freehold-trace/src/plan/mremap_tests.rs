@@ -1,6 +1,6 @@
 //! Tests the effect of mremap on the model of an address space (`mremap.rs`).
 //!
-//! A test applies calls to a `Space` and compares the VMAs that remain with those that Linux leaves. VMAs at
+//! A test applies calls to a `Space` and compares the remaining VMAs with the VMAs that Linux leaves. VMAs at
 //! even and odd pages have different rights, so that neighbours do not merge.
 
 use super::*;
@@ -23,7 +23,7 @@ fn space(pages: &[u64]) -> Space {
     space
 }
 
-/// Returns the VMAs, each as its first page and the page after its last.
+/// Returns the VMAs, each as its first page and the page after its last page.
 fn pages(space: &Space) -> Vec<(u64, u64)> {
     space.areas.iter().map(|(start, area)| (start >> 12, area.end >> 12)).collect()
 }

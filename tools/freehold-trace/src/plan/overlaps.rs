@@ -1,4 +1,4 @@
-//! Events of one address space that overlap in time, and the forks that they overlap: applies the rules of
+//! Events of one address space that overlap each other or a fork in time. This file applies the rules of
 //! `effect.rs` to the planner's tasks.
 //!
 //! `run.rs` calls these functions for each event. [`Planner::takes_effect`] returns the time at which an

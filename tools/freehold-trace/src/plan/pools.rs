@@ -28,8 +28,8 @@ impl Pool {
         recording.machine(&format!("pool-{}kB", bytes >> 10)).is_some()
     }
 
-    /// If the recording contains the size of the pool of 2 MiB pages, makes step `stamp`, which uses a pool,
-    /// wait for the previous step that used a pool.
+    /// Notes that step `stamp` uses a pool, and makes the step wait for the previous step that used a pool.
+    /// Does nothing if the recording does not contain the size of the pool of 2 MiB pages.
     pub(super) fn use_in_order(&mut self, recording: &Recording, stamp: Stamp, waits: &mut Vec<Stamp>) {
         if Pool::is_known(recording, HUGE) {
             waits.push(std::mem::replace(&mut self.last, stamp));

@@ -160,7 +160,7 @@ impl Processes {
         }
     }
 
-    /// Appends to `waits` the last step of each task in address space `number`, except those of `task`. The
+    /// Appends to `waits` the last step of each task in address space `number`, except `task` itself. The
     /// next step of `task` then waits for all steps that other tasks have in that address space so far.
     pub(super) fn gather_whole(&self, number: u32, task: u32, waits: &mut Vec<Stamp>) {
         let Some(space) = self.spaces.get(&number) else { return };

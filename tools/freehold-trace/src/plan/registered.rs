@@ -69,8 +69,8 @@ impl Space {
         self.features.get(&userfaultfd).is_some_and(|features| features & feature != 0)
     }
 
-    /// If `call` moves memory that stays registered, returns the userfaultfd of the registration. Otherwise
-    /// returns `None`.
+    /// Returns the userfaultfd of the registration if `call` moves memory that stays registered, otherwise
+    /// `None`.
     pub(super) fn stays_registered(&self, call: &Call) -> Option<u32> {
         let moved =
             call.name == CallName::Mremap && call.returned.value().is_some_and(|to| to != call.args[0]);

@@ -30,7 +30,7 @@ use std::collections::HashSet;
 const IPC_RMID: u32 = 0;
 /// A flag that shmctl ignores, because the system call has only one form.
 const IPC_64: u32 = 0x100;
-/// Time in nanoseconds. When a removal begins, each earlier removal whose return is longer ago than this time
+/// Time in nanoseconds. When a removal begins, each earlier removal that returned longer ago than this time
 /// is placed, even if no later call depends on it. Every call that began before the return of the earlier
 /// removal should have returned by then.
 pub(super) const SLACK: u64 = 1_000_000_000;

@@ -124,8 +124,8 @@ impl Planner {
         }
     }
 
-    /// Returns the identifier of the segment whose removal would explain why the call was refused, if that
-    /// removal was not read yet.
+    /// Returns the identifier of the segment whose removal would explain why the call was refused. Returns
+    /// `None` if there is no such segment, or if its removal was already read.
     pub(super) fn waits_for_removal(&self, task: u32, call: &Call) -> Option<u64> {
         let refused = matches!(call.returned, Returned::Error(EINVAL | EIDRM));
         if !refused

@@ -277,8 +277,8 @@ impl Planner {
         still || !self.processes.tasks.contains_key(&event.task) || waits()
     }
 
-    /// Plans a call, or holds it if Linux may have refused it because of a removal that comes later in the
-    /// recording. Also places removals that took effect before the call.
+    /// Plans a call. If Linux may have refused the call because of a removal later in the recording, holds
+    /// the call instead. Also places removals that took effect before the call.
     pub(super) fn call_in_turn(&mut self, line: u32, task: u32, call: Call, when: When) {
         if let Some(segment) = self.waits_for_removal(task, &call) {
             self.removals.held.push(PendingCall { line, task, call, segment, until: when.to });

@@ -65,7 +65,7 @@ pub(crate) struct Space {
     /// Addresses that were mapped when the plan reached a call that overlaps a later call in time. If the
     /// later call received these addresses, the earlier call had freed them before.
     pub(crate) awaited: AddressSet,
-    /// True if ranges may be registered with a userfaultfd, because the process has created one.
+    /// True if the process has created a userfaultfd, so that ranges may be registered with it.
     pub(crate) has_userfaultfd: bool,
     /// The known userfaultfds of the process, with the features of `UFFDIO_API`.
     pub(crate) features: BTreeMap<u32, u64>,

@@ -169,7 +169,7 @@ pub enum Unsure {
     /// address space.
     Pages(Range<u64>),
     /// Pages that may or may not be a huge page: another address space that shared the huge page ended while
-    /// a task stored to it.
+    /// a task stored to the page.
     Size(Range<u64>),
 }
 
@@ -211,7 +211,7 @@ pub struct PlannedCall {
     pub userfaultfd: Option<u32>,
     /// The features of the userfaultfd's `UFFDIO_API`, if recorded.
     pub features: Option<u64>,
-    /// If this mremap moves memory that stays registered: the userfaultfd of the registration.
+    /// The userfaultfd of the registration, if this mremap moves memory that stays registered.
     pub stays_registered: Option<u32>,
     /// The start of the heap, if this is the first brk in the address space.
     pub heap: Option<u64>,

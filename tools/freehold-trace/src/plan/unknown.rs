@@ -348,9 +348,9 @@ impl Space {
         }
     }
 
-    /// Marks as unknown the addresses into which memory may have grown downwards. These addresses begin at
-    /// each mapping that grows downwards, and at each range into which memory may already have grown, and
-    /// extend down to the next known mapping.
+    /// Marks as unknown the addresses into which memory may have grown downwards. The addresses extend from
+    /// each mapping that grows downwards, and from each range into which memory may already have grown, down
+    /// to the next known mapping.
     pub(super) fn forget_growth(&mut self) {
         let Some(known_ranges) = self.known_ranges.as_mut().filter(|_| self.grows) else { return };
         let mut below = 0;

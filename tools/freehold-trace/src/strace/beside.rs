@@ -9,7 +9,8 @@
 //!
 //! A missed overlap leads to false differences in a replay; a superfluous overlap only leads to answers that
 //! are not compared. The test is `overlapping_calls_are_reported_with_their_common_range` (`tests.rs`). A new
-//! call on mappings or locks needs a case in `Extent::has`, and one in `Extent::of` if it changes mappings.
+//! call on mappings or locks needs a case in `Extent::has`. A call that changes mappings also needs a case in
+//! `Extent::of`.
 
 use super::call::{self, Made};
 use super::feed::Feed;
@@ -185,8 +186,8 @@ impl Extent {
         Some(Extent { ranges: [at, to], changes, locks, freed })
     }
 
-    /// If at least one of the calls changes mappings or locks, adds to `found` the addresses that both calls
-    /// concern. `later` is true if the other call is later in the recording.
+    /// Adds to `found` the addresses that both calls concern, if at least one of the calls changes mappings
+    /// or locks. `later` is true if the other call is later in the recording.
     fn meet(&self, other: &Extent, later: bool, found: &mut Vec<Beside>) {
         let maps = self.changes || other.changes;
         if !maps && !self.locks && !other.locks {

@@ -1,7 +1,8 @@
 //! Tests which processes may lock memory without limit after the calls in strace output (`credentials.rs`).
 //!
-//! A test begins a process with a line `# limits`, whose end says if the process has CAP_IPC_LOCK (`c`) and
-//! which user it has (`u0` is root), and compares the capsets that the reader reports for its calls.
+//! A test begins a process with a line `# limits`. The end of the line says if the process has CAP_IPC_LOCK
+//! (`c`) and which user the process has (`u0` is root). The test compares the capsets that the reader reports
+//! for the calls of the process.
 
 use super::super::tests::parse;
 

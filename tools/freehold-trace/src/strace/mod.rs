@@ -20,9 +20,9 @@
 //! | `beside.rs` | calls that overlap in time |
 //!
 //! Terms: to *report* an event is to append it to the events that `next_event` returns. A call is *begun*
-//! while its unfinished line was read and its resumed line was not. A line that cannot be read becomes a loss
-//! of events of its task, if it may concern memory. Any bytes must be accepted in bounded memory. The tests
-//! are in `tests.rs` (single lines), `tests/strace.rs` (outputs of strace 6.1) and `tests/mutations.rs`
+//! while its unfinished line was read and its resumed line was not. If a line that cannot be read may concern
+//! memory, the line becomes a loss of events of its task. Any bytes must be accepted in bounded memory. The
+//! tests are in `tests.rs` (single lines), `tests/strace.rs` (outputs of strace 6.1) and `tests/mutations.rs`
 //! (damaged outputs). A new call is parsed in `call.rs`; its effect on tasks, files or limits belongs in
 //! `StraceReader::meaning`.
 
@@ -415,8 +415,8 @@ impl StraceReader {
         Ok(())
     }
 
-    /// Reports the begun calls of other tasks that must have freed these addresses, although their resumed
-    /// lines come later.
+    /// Reports the calls that other tasks have begun and that must have freed these addresses. The resumed
+    /// lines of these calls come later.
     fn make_free(&mut self, pid: u32, from: u64, to: u64, depth: u32) -> Result<(), ReadError> {
         if depth >= MAX_WAITING {
             return Ok(());

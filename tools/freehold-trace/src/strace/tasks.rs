@@ -5,9 +5,9 @@
 //! descriptors and credentials.
 //!
 //! `mod.rs` calls [`Tasks::create`] at a clone, and calls [`Tasks::begin`] and [`Tasks::take_begun`] at the
-//! lines of a call. Use [`Tasks::get`], which hides tasks that an execve has ended ([`Task::gone`]), unless
-//! the last line of such a task matters. The sizes of all tables are limited (`MAX_TASKS`), because the
-//! output may be hostile. The tests are in `tests.rs`.
+//! lines of a call. [`Tasks::get`] hides tasks that an execve has ended ([`Task::gone`]). Use this function,
+//! unless the last line of such a task matters. The sizes of all tables are limited (`MAX_TASKS`), because
+//! the output may be hostile. The tests are in `tests.rs`.
 
 use super::beside::Extent;
 use super::credentials::Credentials;
