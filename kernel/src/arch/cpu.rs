@@ -6,8 +6,8 @@
 //! keeps the reference over a sleep, a preemption point or a call of the engine. The offsets of some fields
 //! are written as numbers in `entry.s` and in the assembly of this file; [`init`] checks them.
 //!
-//! A new field belongs behind `current`, so that these offsets stay the same. Other CPUs may use only its
-//! atomics ([`other`]). Data that a single file uses is a [`PerCpu`] in that file instead.
+//! A new field belongs behind `current`, so that these offsets stay the same. Other CPUs may use only the
+//! atomics of a [`Cpu`] ([`other`]). Data that a single file uses is a [`PerCpu`] in that file instead.
 
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};
@@ -131,8 +131,8 @@ impl<T> PerCpu<T> {
         PerCpu(UnsafeCell::new(value))
     }
 
-    /// Returns a pointer to the value. Only the CPU whose number indexes the element may use the pointer, and
-    /// not over a sleep or a preemption point.
+    /// Returns a pointer to the value. Only the CPU whose number indexes the element may use the pointer.
+    /// That CPU does not keep the pointer over a sleep or a preemption point.
     #[inline(always)]
     pub fn get(&self) -> *mut T {
         self.0.get()

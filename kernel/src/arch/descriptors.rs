@@ -2,11 +2,11 @@
 //!
 //! Each CPU has segments of its own. All CPUs share the gates, which the first CPU writes before the others
 //! start. No lock is needed. A gate leads to a stub in `entry.s`, and `trap.rs` then finds the reason of the
-//! trap. The selectors are also in `entry.s` and `frame.rs`; those of programs are Linux's.
+//! trap. The selectors are also in `entry.s` and `frame.rs`; programs have the selectors of Linux.
 //!
-//! A vector in `OWN_STACK` must end the machine in `trap.rs`, because its next exception would overwrite the
-//! stack. In the test `end-stack-overflow`, the double fault runs on such a stack. `traced.c` compares the
-//! selectors with Linux's.
+//! A vector in `OWN_STACK` must end the machine in `trap.rs`, because the next exception with this vector
+//! would overwrite the stack. In the test `end-stack-overflow`, the double fault runs on such a stack.
+//! `traced.c` compares the selectors with Linux's.
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use core::cell::UnsafeCell;

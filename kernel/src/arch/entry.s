@@ -4,8 +4,8 @@
 # in `sched/scheduler.rs`.
 #
 # The numbers in this file are offsets in `Frame` and `Cpu`, and selectors of `descriptors.rs`. Change them
-# together with those files. The test `registers` checks that programs keep their registers, and `canonical`
-# the returns to invalid addresses.
+# together with those files. The test `registers` checks that programs keep their registers, and the test
+# `canonical` checks returns to invalid addresses.
 .section .text
 .macro PUSH_REGISTERS
   push %rax
@@ -77,8 +77,8 @@ trap_entry:
   xor %ebp, %ebp
   cld
   call trap
-# rax is the address of the next instruction; a program's is a `UserAddr`. `iretq` and `sysretq` load this
-# address. A new thread also enters user mode for the first time here.
+# rax is the address of the next instruction. An address in a program is a `UserAddr`. `iretq` and `sysretq`
+# load this address. A new thread also enters user mode for the first time here.
 return_by_iret:
   mov %rax, 392(%rsp)           # Frame::rip
   POP_REGISTERS

@@ -117,7 +117,7 @@ impl UserAddr {
     }
 }
 
-/// Returns true if all bits above those that page tables translate equal the highest translated bit.
+/// Returns true if every untranslated upper bit equals the highest bit that page tables translate.
 pub fn is_canonical(at: u64) -> bool {
     at < Tables::USER_END || at >= Tables::USER_END.wrapping_neg()
 }

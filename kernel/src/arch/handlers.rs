@@ -1,7 +1,7 @@
 //! The table of functions by which traps, waiting locks and preemption points call the kernel's upper layers.
 //!
 //! `arch` may not use those layers directly. `start.rs` has the table with the functions, and installs it
-//! before the other CPUs start; it never changes afterwards. All functions run with interrupts off.
+//! before the other CPUs start; the table never changes afterwards. All functions run with interrupts off.
 //! `answer_flushes`, `tick` and `nonmaskable` may run in an interrupt or while a spin lock is held, so they
 //! never sleep.
 //!

@@ -7,9 +7,9 @@
 //! interrupts for a moment, and a thread whose time slice is used up yields.
 //!
 //! [`hold`] forbids preemption. Code calls [`hold`] at the start of a spin lock section, a read section, a
-//! lockless walk, a use of the CPU's number, and an interrupt. `Cpu::held` counts the holds of a CPU. A
-//! thread that sleeps has no hold; the scheduler stops the machine otherwise. `PROTOCOL.md`, "Long calls",
-//! lists the states in which code forbids preemption, and why.
+//! lockless walk, a use of the CPU's number, and an interrupt. `Cpu::held` counts the holds of a CPU. If a
+//! thread sleeps with a hold, the scheduler stops the machine. `PROTOCOL.md`, "Long calls", lists the states
+//! in which code forbids preemption, and why.
 //!
 //! | end of a hold | preemption point | used by |
 //! | --- | --- | --- |

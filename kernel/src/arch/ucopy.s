@@ -1,6 +1,6 @@
 # All code that touches a program's memory. If the address space refuses a page fault between ucopy_begin and
-# ucopy_end, execution continues at ucopy_fixup. Each function keeps the number of bytes not done yet in rdx,
-# which ucopy_fixup returns.
+# ucopy_end, execution continues at ucopy_fixup. Each function keeps in rdx the number of bytes that are not
+# done yet; ucopy_fixup returns this number.
 #
 # A new function lies between ucopy_begin and ucopy_end, sets rdx before its first access, and pushes nothing,
 # because ucopy_fixup returns to its caller. It is declared in `platform/user.rs`. The kernel also copies

@@ -1,7 +1,7 @@
 # Entries of the CPUs, and the kernel's own page tables. The first CPU comes from PVH (32 bits, flat segments,
 # paging off, ebx = start info). Every other CPU comes from a start-up interrupt (16 bits) to the copy of
-# ap_trampoline that `smp.rs` makes. Both turn on long mode at `enter_long` and jump to Rust in the upper
-# half: to `kernel_main` and `secondary_main`. AT&T syntax.
+# ap_trampoline that `smp.rs` makes. Both entries turn on long mode at `enter_long` and jump to Rust in the
+# upper half: the first CPU to `kernel_main`, the other CPUs to `secondary_main`. AT&T syntax.
 #
 # The code runs at its physical address (`kernel.ld`) until these jumps. `memory/mod.rs` extends the direct
 # map in boot_pdpt_low, and `memory/stacks.rs` fills boot_pdpt_stacks. The indices of the entries must agree

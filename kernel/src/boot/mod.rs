@@ -1,6 +1,6 @@
 //! The part of the boot that differs between CPUs. `boot.s` is the entry of all CPUs: the boot protocol PVH
 //! starts the first CPU there, and a start-up interrupt starts each other CPU there. [`madt`] lists the CPUs
-//! of the firmware, and [`smp`] starts them. The first CPU continues in `start.rs`.
+//! that the firmware reports, and [`smp`] starts them. The first CPU continues in `start.rs`.
 //!
 //! `boot.s` also contains the kernel's own page tables: the direct map of the first 4 GiB, the tables of the
 //! kernel stacks, the kernel's image, and an identity map that `memory::forget_low_memory` removes.

@@ -1,8 +1,8 @@
 //! Starts the other CPUs, one after another.
 //!
-//! The first CPU starts one CPU at a time and waits for it, because all of them use the same trampoline page
-//! and the same field for their stack. The code of the trampoline is in `boot.s`. Programs run on a CPU only
-//! after all CPUs have started. `start.rs` calls [`start_all`] once.
+//! The first CPU starts one CPU at a time and waits for it, because all CPUs use the same trampoline page and
+//! the same field for the top of their stack. The code of the trampoline is in `boot.s`. Programs run on a
+//! CPU only after all CPUs have started. `start.rs` calls [`start_all`] once.
 //!
 //! A step that every CPU needs belongs in [`secondary_main`] and in `kernel_main` (`start.rs`). If a CPU does
 //! not start within `PATIENCE_NS`, the boot ends with a panic.
