@@ -1,5 +1,5 @@
-//! The error numbers that system calls return and the engine does not use, in addition to
-//! `freehold::error::Errno`. The values are Linux's. A call that needs a further number adds it here.
+//! The error numbers that system calls return and `freehold::error::Errno` lacks, because the engine does not
+//! use them. The values are Linux's. If a call needs a further number, add the number here.
 
 use freehold::error::Errno;
 

@@ -3,9 +3,9 @@
 //!
 //! These calls use two locks. A call that moves the position of a file holds the lock of the position
 //! ([`Open::hold_position`]). A call that changes contents or size holds the lock of the contents
-//! ([`Open::hold_contents`]), which is taken second. Exception: [`copy`] takes the locks for each step only,
-//! and corrects the position of its source without a lock. `calls/descriptors.rs` has read and write. The
-//! programs `names.c` and `appends.c` test the calls.
+//! ([`Open::hold_contents`]), which is taken second. Exception: [`copy`] takes and releases the locks in each
+//! of its steps, and corrects the position of its source without a lock. `calls/descriptors.rs` has read and
+//! write. The programs `names.c` and `appends.c` test the calls.
 
 use super::descriptors::put;
 use crate::arch::frame::Frame;
@@ -164,7 +164,7 @@ fn fallocate(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Allocates the pages of a range, except those beyond the end of a file that keeps its size.
+/// Allocates the pages of a range. With `keeps`, the file keeps its size, and gets no pages beyond its end.
 fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: bool) -> Result<(), Errno> {
     if mapping.huge_page_size().is_some() {
         return mapping.allocate(offset..end).map_err(|error| error.errno());

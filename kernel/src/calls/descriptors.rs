@@ -5,7 +5,7 @@
 //! A write takes the lock of the file's position and then the lock of the file's contents (`files/open.rs`).
 //! The table of descriptors is locked only while a descriptor is looked up or changed. The programs `files.c`
 //! and `appends.c` test the calls. A new command of fcntl needs an arm in `fcntl`. A new request of ioctl
-//! belongs in `File::ioctl` of its kind of file.
+//! belongs in `File::ioctl` of the kind of file that it concerns.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
@@ -227,7 +227,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
 
 /// Flag that F_GETFL reports for every file.
 const O_LARGE: u64 = 0o100_000;
-/// The type F_UNLCK: no lock conflicts.
+/// The type F_UNLCK, which says that no lock is in conflict.
 const UNLOCKED: u16 = 2;
 const OFD_GETLK: u32 = 36;
 const OFD_SETLK: u32 = 37;
@@ -289,7 +289,7 @@ const SOCK_STREAM: u32 = 1;
 const SOL_SOCKET: u64 = 1;
 const SO_TYPE: u64 = 3;
 
-/// Calls `f` with the socket of a descriptor. Fails with ENOTSOCK if the file is none.
+/// Calls `f` with the socket of a descriptor. Fails with ENOTSOCK if the file is no socket.
 fn with_socket<R>(descriptor: u64, f: impl FnOnce(&Socket) -> R) -> Result<R, Errno> {
     let open = file(descriptor)?;
     let socket = open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(errno::ENOTSOCK)?;

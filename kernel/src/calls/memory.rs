@@ -1,6 +1,6 @@
-//! The memory calls. The engine implements nearly all of them: a call decodes its arguments, calls the
-//! address space of the thread, and returns the error number. The engine takes its own locks; only membarrier
-//! has state in this file ([`REGISTERED`]).
+//! The memory calls. The engine implements nearly all of them: a call decodes its arguments, calls a function
+//! of the thread's address space, and returns the error number. The engine takes its own locks; only
+//! membarrier has state in this file ([`REGISTERED`]).
 //!
 //! The kernel adds only rules that depend on a process or on the machine: READ_IMPLIES_EXEC, access to other
 //! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has the options of
@@ -97,8 +97,8 @@ pub fn reading_executes() -> bool {
 pub const READ_IMPLIES_EXEC: u32 = 0x40_0000;
 
 /// Updates the peaks of the program's memory before `len` bytes are unmapped. Does nothing for a short range,
-/// because adding up the counters of all CPUs would cost more than the call. Linux's counters may also be
-/// wrong by as many pages.
+/// because adding up the counters of all CPUs would cost more than the call. Linux's counters may be wrong by
+/// the same number of pages.
 fn note_peak(len: u64) {
     if len >= 32 * PAGE_SIZE {
         current().process().usage.note_peak(current().space());
@@ -180,7 +180,7 @@ fn mlock2(frame: &mut Frame) -> Answer {
 }
 
 /// Returns the answer of mlock or mlock2. If memory for a locked page has run out, ends the process, like a
-/// page fault without memory. Otherwise the program might retry for ever.
+/// page fault without memory. With an error as the answer, the program might retry for ever.
 fn locked(done: Result<(), MlockError>) -> Answer {
     match done {
         Err(MlockError::OutOfFrames) => exit::exit_group(Status::by_signal(SIGKILL as u8)),

@@ -1,7 +1,7 @@
 //! System calls: the table, and one file for each subject.
 //!
-//! A call is a function of the program's frame. [`Frame::args`] returns the arguments of the call, and the
-//! answer of the call is a number or an error. Calls access programs' memory only through
+//! A call is a function that gets the program's frame. [`Frame::args`] returns the arguments of the call, and
+//! the answer of the call is a number or an error. Calls access programs' memory only through
 //! [`user`](crate::platform::user), and hold no spin lock there. A call that stops because of a signal
 //! answers EINTR. The signal itself is handled on the way back to the program
 //! ([`before_user`](crate::process::thread::before_user)). The files of this folder decode arguments and
@@ -54,8 +54,8 @@ use linux_raw_sys::general::__NR_restart_syscall;
 /// Number of entries of the table.
 const COUNT: usize = 512;
 
-/// Calls that are missing in the table and that a program has called, one bit each. The report lists each of
-/// them once.
+/// Numbers of the calls that the table lacks and programs have made, one bit each. The report lists each
+/// number once.
 static ABSENT: [AtomicU64; COUNT / 64] = [const { AtomicU64::new(0) }; COUNT / 64];
 
 /// The functions of all calls, by number. Built at compile time from the lists `CALLS`.

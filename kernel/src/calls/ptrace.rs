@@ -6,8 +6,9 @@
 //! before they are stored, because the tracee loads them in the kernel. The engine accesses the memory of the
 //! tracee. The programs `traced.c`, `keys.c` and `canonical.c` test the requests.
 //!
-//! A new request needs its number and an arm in `ptrace`: in the `match` before `with_stop` if the tracee may
-//! run, otherwise in the `match` behind it.
+//! A new request needs its number and an arm in `ptrace`. If the tracee may run, the arm belongs in the
+//! `match` before `with_stop`. If the tracee must be stopped, the arm belongs in the `match` after
+//! `with_stop`.
 
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};

@@ -214,7 +214,7 @@ fn stat_by_index(index: u64, out: u64) -> Answer {
     Ok(id.into())
 }
 
-/// Writes `struct shminfo`, the limits. Returns the highest index in use.
+/// Writes `struct shminfo`, which has the limits. Returns the highest index in use.
 fn put_limits(out: u64) -> Answer {
     let limits = &settings::SHM;
     let most = limits.most_segments.load(Relaxed);
@@ -223,7 +223,7 @@ fn put_limits(out: u64) -> Answer {
     Ok(last_index())
 }
 
-/// Writes `struct shm_info`, sums over all segments. Returns the highest index in use.
+/// Writes `struct shm_info`, which has sums over all segments. Returns the highest index in use.
 fn put_sums(out: u64) -> Answer {
     forget();
     let all = ALL.lock();

@@ -1,5 +1,5 @@
 //! The signal calls: masks, handlers, sending, waiting. They check the arguments and call `process/signal`,
-//! which keeps all state of signals and describes its locks. A call that sleeps ends when its thread has a
+//! which keeps all state of signals and describes its locks. A sleeping call ends when its thread has a
 //! signal to deliver; `signal/deliver.rs` delivers the signal after the call. The programs `signals.c` and
 //! `jobs.c` test the calls.
 
