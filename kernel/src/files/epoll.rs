@@ -26,7 +26,7 @@ struct Interest {
     open: Weak<Open>,
     /// The wanted events and the flags EPOLLET and EPOLLONESHOT.
     events: u32,
-    /// The program's word for the file, which reports contain.
+    /// The program's word for the file. Each report contains this word.
     data: u64,
     /// The readiness and the count of changes when the file was last examined, for EPOLLET.
     told: (u32, u64),

@@ -7,7 +7,7 @@
 //! | [`table`] | the descriptors of a process |
 //! | [`buffer`] | the memory of a program that a call reads or writes |
 //! | [`tree`] | the root file system: names, directories, files whose contents Freehold holds |
-//! | [`node`] | a node of the tree, opened |
+//! | [`node`] | an open node of the tree |
 //! | [`pages`] | file contents that are read from the archive on demand |
 //! | [`names`] | changes of the tree: removal, renaming, hard links |
 //! | [`console`], [`devices`], [`pipe`], [`fifo`], [`socket`] | files without contents in the tree |

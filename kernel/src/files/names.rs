@@ -1,11 +1,10 @@
 //! Changes of the tree (`files/tree.rs`): new files, removal, renaming, hard links, mounts.
 //!
 //! The spin lock [`CHANGES`] serialises all changes except the insertion of a new name. Under this lock, a
-//! change takes the lock of a directory's entries, of one directory at a time, and after that the locks of a
-//! node's parent and name. Lookups take only the locks of directories: they run concurrently and find the old
-//! name or the new one. [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. A reference
-//! that may be a node's last one is dropped after [`CHANGES`] is released, because freeing the node's
-//! contents may take long.
+//! change locks the entries of one directory at a time, and after that the parent and the name of a node.
+//! Lookups take only the locks of directories: they run concurrently and find the old name or the new one.
+//! [`MOUNTS`] has a spin lock of its own, which is taken after [`CHANGES`]. A reference that may be a node's
+//! last one is dropped after [`CHANGES`] is released, because freeing the node's contents may take long.
 //!
 //! A new kind of change belongs here and holds [`CHANGES`]. The program `names.c` of the tests checks
 //! changes, and `corners.c` checks mounts.
@@ -40,8 +39,8 @@ fn is_empty(node: &Node) -> bool {
     !matches!(&node.kind, Kind::Directory(entries) if !entries.lock().is_empty())
 }
 
-/// Removes a name. With `directories` the node must be an empty directory; otherwise it must not be a
-/// directory.
+/// Removes a name. With `directories` the node must be an empty directory; without `directories` it must not
+/// be a directory.
 ///
 /// # Errors
 ///

@@ -1,10 +1,10 @@
 //! An open file ("open file description" in POSIX): its node or device, its flags and its position.
 //! Descriptors that were made by dup or fork share it.
 //!
-//! The position has a sleeping lock, which a call takes before the lock of the file's contents. Both are held
-//! during the copy from or to the program. Only files that can seek have the first lock, and only regular
-//! files the second. `files/table.rs` has the descriptors, and [`File`] is the interface of the file behind
-//! them. The program `appends.c` of the tests checks both locks.
+//! The position has a sleeping lock, which a call takes before the lock of the file's contents. The call
+//! holds both locks during the copy from or to the program. Only files that can seek have the first lock, and
+//! only regular files have the second lock. `files/table.rs` has the descriptors, and [`File`] is the
+//! interface of the file behind them. The program `appends.c` of the tests checks both locks.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
@@ -75,7 +75,8 @@ impl Open {
         if self.nonblock() || self.file.polls_blocking() { self.file.ready() } else { FAILED }
     }
 
-    /// Reads at the offset `at`, or else at the position, which then advances. Returns the number of bytes.
+    /// Reads at the offset `at`. If `at` is `None`, reads at the position and advances it. Returns the number
+    /// of bytes.
     ///
     /// # Errors
     ///
@@ -91,9 +92,9 @@ impl Open {
         Ok(done)
     }
 
-    /// Writes at the offset `at`, or else at the position, which then advances. If O_APPEND is set, writes at
-    /// the end of the file. `room` returns how many bytes may be written to a regular file at that offset.
-    /// Returns the number of bytes.
+    /// Writes at the offset `at`. If `at` is `None`, writes at the position and advances it. If O_APPEND is
+    /// set, writes at the end of the file. `room` returns how many bytes may be written to a regular file at
+    /// that offset. Returns the number of bytes.
     ///
     /// # Errors
     ///

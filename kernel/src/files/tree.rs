@@ -2,13 +2,14 @@
 //! the files' contents.
 //!
 //! A spin lock per directory guards its entries, so lookups lock one directory at a time. `files/names.rs`
-//! changes names under a lock of its own. `files/node.rs` has the open file of a node, and `proc/` the nodes
-//! whose text is generated. The locks of a node's parent and name may be taken under the lock of a
-//! directory's entries; none of them is held while a node is dropped. A node has only a weak reference to its
-//! parent. No permissions are checked.
+//! changes names under a lock of its own. `files/node.rs` has the open file of a node, and `proc/` has the
+//! nodes whose text is generated. The locks of a node's parent and name may be taken under the lock of a
+//! directory's entries. None of these locks is held while a node is dropped. A node has only a weak reference
+//! to its parent. No permissions are checked.
 //!
-//! A new [`Kind`] also needs an arm in `open_node` (`calls/files.rs`) and, if [`walk`] follows it like a
-//! link, an arm there. The programs `files.c`, `names.c` and `corners.c` of the tests check the tree.
+//! A new [`Kind`] also needs an arm in `open_node` (`calls/files.rs`). If [`walk`] follows the new kind like
+//! a link, [`walk`] needs an arm too. The programs `files.c`, `names.c` and `corners.c` of the tests check
+//! the tree.
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
@@ -66,7 +67,7 @@ pub struct Node {
     /// Held by calls that change the contents or the size of a regular file, so that they exclude each other.
     /// No fault takes this lock, because a write to a file may copy from a mapping of the same file.
     pub changing: Mutex,
-    /// True if the contents came with the archive. All of such a file counts as allocated.
+    /// True if the contents came with the archive. Such a file counts as completely allocated.
     pub is_archived: bool,
     /// For a directory: the page size of files made in it, if they have huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
