@@ -12,10 +12,11 @@
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
 //!
-//! `start.rs` mounts both folders. A name is a [`Listing`] or a [`Node`] of `files/tree.rs`, made for each
-//! lookup. To add a file of the whole system, add a line to `system::FILES`; the head of `proc/process.rs`
-//! says how to add a file of a process. Programs parse the text, so its form is Linux's. A process may end at
-//! any time between the lookup and the read.
+//! `start.rs` mounts both folders. Each lookup in /proc makes a new [`Node`] (`files/tree.rs`), which for a
+//! folder contains a [`Listing`]. Only the nodes of /proc/sys and /sys are made once, at boot. To add a file
+//! of the whole system, add a line to `system::FILES`; the head of `proc/process.rs` says how to add a file
+//! of a process. Programs parse the text, so its form is Linux's. A process may end at any time between the
+//! lookup and the read.
 
 pub mod clear_refs;
 pub mod descriptors;

@@ -6,14 +6,14 @@
 //! | numbers of each pool of huge pages, for each page size | a line of [`NUMBERS`]; without a function that sets the number, the file cannot be written |
 //! | other files that programs write | code in [`root`], such as [`huge_enabled`] |
 //!
-//! `start.rs` calls [`root`] once at boot, after all CPUs have started and before programs run; the folder
-//! has its files from then on, and only the texts are made later, on the thread that reads (`text.rs`). The
+//! `start.rs` calls [`root`] once at boot, after all CPUs have started and before programs run. From then on
+//! the folder has all its files. Each text is made later, by the thread that reads it (`text.rs`). The
 //! functions take no lock: the engine and the other modules guard their counters. `insert` (`settings.rs`)
 //! makes the folders of a path, and stops the boot with a panic if a path occurs twice.
 //!
 //! The machine has one memory node, so the files of node 0 repeat those of the machine. Programs parse the
-//! texts, so their form is Linux's. Values that the kernel does not count are constants. `corners.c` and
-//! `names.c` (`kernel/tests/programs`) test files of pools of huge pages.
+//! texts, so their form is Linux's. Values that the kernel does not count are constants. The programs
+//! `corners.c` and `names.c` (`kernel/tests/programs`) test the files of the pools of huge pages.
 
 use crate::arch::cpu;
 use crate::files::tree::Node;

@@ -1,11 +1,11 @@
-//! Text files of /proc and /sys. The text is generated when the beginning of an open file is read, and kept
-//! in the open file until the beginning is read again, so consecutive reads return parts of one text.
+//! Text files of /proc and /sys. A read of the beginning of an open file generates the text. The open file
+//! keeps the text until the beginning is read again, so consecutive reads return parts of one text.
 //!
 //! The other files of this folder supply the functions that generate texts and take written texts. These
 //! functions run on the calling thread without a lock, and may sleep. A written text has at most 256 bytes.
 //!
-//! [`text`] makes a file that cannot be written, and [`setting`] one that can. A test of a text belongs in
-//! `corners.c` (`kernel/tests/programs`), or in `usage.c` if the text is about memory.
+//! [`text`] makes a file that cannot be written, and [`setting`] makes a file that can be written. A test of
+//! a text belongs in `corners.c` (`kernel/tests/programs`), or in `usage.c` if the text is about memory.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};
