@@ -204,8 +204,8 @@ fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> A
     process
 }
 
-/// Makes the new thread, which continues where the caller does. Returns `None` if there is no memory for a
-/// stack.
+/// Makes the new thread, which continues at the same instruction as the caller. Returns `None` if there is no
+/// memory for a stack.
 fn new_thread(
     tid: u32,
     process: &Arc<Process>,

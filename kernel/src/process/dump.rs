@@ -59,8 +59,8 @@ pub fn hold(here: &Thread) {
 }
 
 /// Writes a core file for the process of the calling thread, if the signal and the settings of the process
-/// allow one. `info` is the signal that ends the process, and `frame` the state of the calling thread at the
-/// signal. Records the dump in the process's status.
+/// allow one. `info` is the signal that ends the process, and `frame` is the state of the calling thread at
+/// the signal. Records the dump in the process's status.
 pub fn dump(frame: &Frame, info: &Info) {
     let here = current();
     let process = here.process();
@@ -134,7 +134,7 @@ fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     Ok(Open::new(Arc::new(file), O_WRONLY, &path))
 }
 
-/// A VMA, and the number of its bytes that are in the file, from its start.
+/// A VMA, and the number of bytes from its start that the core file contains.
 struct Part {
     start: u64,
     end: u64,

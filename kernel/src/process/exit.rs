@@ -96,8 +96,8 @@ pub fn exit_thread() -> ! {
     end()
 }
 
-/// Adds the thread's counters to those of its process. Passes the pending signals that this thread would have
-/// taken for its process to other threads.
+/// Adds the thread's counters to those of its process. Passes to other threads the pending signals of the
+/// process that this thread would have taken.
 fn leave_signals(process: &Process, here: &Thread) {
     scheduler::count_turn();
     process.usage.thread_ends(here);
@@ -108,8 +108,7 @@ fn leave_signals(process: &Process, here: &Thread) {
     }
 }
 
-/// Stores 0 at the address in `clear_tid`, on which another thread may wait for the end of `thread`, and
-/// wakes the waiting thread.
+/// Stores 0 at the address in `clear_tid`, and wakes the thread that waits there for the end of `thread`.
 fn clear_tid(thread: &Thread) {
     let at = thread.clear_tid.get();
     if at != 0 && UserPtr::<u32>::new(at).write(&0).is_ok() {

@@ -32,8 +32,8 @@ const RESUME: u64 = 0x1_0000;
 ///
 /// # Errors
 ///
-/// Fails if the address space refuses the access. The caller then calls [`refused`], or fails the kernel's
-/// copy.
+/// Fails if the address space refuses the access. For a fault of the program, the caller then calls
+/// [`refused`]; for a fault of the kernel, the kernel's copy fails.
 #[inline]
 pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultError> {
     let here = current();

@@ -4,9 +4,9 @@
 //! A futex is identified by address space and address or, in shared memory, by file and offset
 //! ([`Word::key`]). The kernel keeps no state for a word on which no thread sleeps. A waiter enters the list
 //! before it reads the word, and a waker changes the word before it wakes, so no wake-up is lost and no lock
-//! is needed. Reading the word may fault and sleep, so no lock is held there. When a thread ends, the kernel
-//! walks its robust list. There are no futexes with priority inheritance. The program `jobs.c` of the tests
-//! checks requeueing, and `threads.c` robust locks.
+//! is needed. Reading the word may fault and sleep, so no lock is held during the read. When a thread ends,
+//! the kernel walks its robust list. There are no futexes with priority inheritance. The program `jobs.c` of
+//! the tests checks requeueing, and `threads.c` checks robust locks.
 
 use crate::arch::{clock, lock};
 use crate::errno;
@@ -20,8 +20,8 @@ use freehold::file::Object;
 use freehold::report::QueryFlags;
 use freehold::report::maps::MapName;
 
-/// Parts of a word in a robust list: the number of the thread that owns the lock, a flag that threads wait,
-/// and a flag that the owner has died.
+/// Parts of a word in a robust list: the number of the thread that owns the lock, a flag for waiting threads,
+/// and a flag for the death of the owner.
 const OWNER: u32 = 0x3fff_ffff;
 const WAITERS: u32 = 0x8000_0000;
 const OWNER_DIED: u32 = 0x4000_0000;

@@ -20,9 +20,10 @@
 //! [`trace`] has the order of the locks for tracing. A reference to a process may be dropped in an interrupt,
 //! so a process releases its memory, its files and its directory earlier, when it ends (`exit.rs`).
 //!
-//! A new field of [`Process`] gets its first value in `Process::first`. `Process::copy` sets it if fork
-//! copies it, and `become_program` (`calls/processes.rs`) if an exec resets it. The comment of a field that
-//! is neither atomic nor locked by itself says which lock guards it.
+//! A new field of [`Process`] gets its first value in `Process::first`. A field that fork copies is also set
+//! in `Process::copy`, and a field that an exec resets is also set in `become_program`
+//! (`calls/processes.rs`). The comment of a field that is neither atomic nor locked by itself says which lock
+//! guards it.
 
 pub mod clone;
 pub mod dump;
@@ -169,7 +170,7 @@ pub struct Tracees {
     pub live: Vec<(Arc<Process>, Arc<Thread>)>,
     /// Tracees whose end no wait has reported yet: the thread's number, its process, and the status.
     pub ended: Vec<(u32, Arc<Process>, Status)>,
-    /// True once the tracer ends; it then traces no more threads.
+    /// True once the tracer ends; from then on the tracer traces no more threads.
     pub is_over: bool,
 }
 
@@ -187,8 +188,8 @@ pub struct Process {
     pub tracees: SpinLock<Tracees>,
     /// The threads that have not ended.
     pub threads: SpinLock<Vec<Arc<Thread>>>,
-    /// Number of threads that still run or still have the address space. The thread that makes it 0 ends the
-    /// process.
+    /// Number of threads that still run or still have the address space. The thread that makes the number 0
+    /// ends the process.
     pub unended: AtomicU32,
     /// The address space, for other processes; `None` once the last thread ends.
     pub space: SpinLock<Option<Space>>,

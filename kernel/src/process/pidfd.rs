@@ -1,6 +1,6 @@
 //! Descriptors of processes (pidfd_open(2)). A pidfd is readable once its process has ended.
-//! `calls/pidfds.rs` has the calls; a clone with CLONE_PIDFD also makes one. The file keeps its reference to
-//! the process even after the process has ended. The program `processes.c` of the tests checks the file.
+//! `calls/pidfds.rs` has the calls; a clone with CLONE_PIDFD also makes a pidfd. The file keeps its reference
+//! to the process even after the process has ended. The program `processes.c` of the tests checks the file.
 
 use crate::files::{File, READABLE, Stat, open::Open};
 use crate::process::Process;

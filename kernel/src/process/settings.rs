@@ -1,7 +1,7 @@
 //! Settings that programs read and write through /proc/sys and that belong to no other module: limits of
 //! segments, the pattern of core files, and numbers without an effect. `proc/settings.rs` shows them, and
-//! `segments.rs` and `dump.rs` use them. A setting that the kernel only has to store is a line of [`KEPT`];
-//! the settings of the engine are not here but in the engine's configuration. The programs `corners.c` and
+//! `segments.rs` and `dump.rs` use them. A setting that the kernel only stores is a line of [`KEPT`]; the
+//! settings of the engine are not here but in the engine's configuration. The programs `corners.c` and
 //! `cores.c` of the tests check the effects of settings.
 
 use crate::arch::lock::SpinLock;

@@ -87,7 +87,7 @@ fn tell_thread(thread: &Thread) {
     }
 }
 
-/// Reports the words between two addresses of a stack, as far as they look like return addresses.
+/// Reports the words between two addresses of a stack that look like return addresses.
 fn tell_stack(from: u64, to: u64) {
     let code = &raw const text_begin as u64..&raw const text_end as u64;
     // SAFETY: the range lies in a mapped stack, from its pointer to its top.

@@ -1,6 +1,6 @@
 //! The exit status of a process, in the forms in which wait4, SIGCHLD and the report of the machine show it.
-//! A status is a plain value. A process has two, `Process::ending` and `Process::status`, each under a spin
-//! lock of its own.
+//! A status is a plain value. A process has two statuses, `Process::ending` and `Process::status`, each under
+//! a spin lock of its own.
 
 use linux_raw_sys::general::{CLD_DUMPED, CLD_EXITED, CLD_KILLED};
 

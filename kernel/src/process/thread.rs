@@ -8,9 +8,9 @@
 //! or stops the thread and delivers signals. It returns a [`UserAddr`], because the processor would fault in
 //! the kernel on any other address. No spin lock is held during this work.
 //!
-//! A new field gets its first value in [`Thread::of_program`]. `clone.rs` sets it if a new thread inherits
-//! it, and `become_program` (`calls/processes.rs`) if an exec resets it. New pending work is a step of
-//! [`do_once`] and a bit of `work` (`sched/thread.rs`).
+//! A new field gets its first value in [`Thread::of_program`]. A field that a new thread inherits is also set
+//! in `clone.rs`, and a field that an exec resets is also set in `become_program` (`calls/processes.rs`). New
+//! pending work is a step of [`do_once`] and a bit of `work` (`sched/thread.rs`).
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};
@@ -36,7 +36,8 @@ pub struct PosixThread {
     process: Arc<Process>,
     /// The address space; `None` while the thread ends.
     space: UnsafeCell<Option<Space>>,
-    /// Address at which zero is stored, and a futex woken, at the end of the thread (CLONE_CHILD_CLEARTID).
+    /// Address of a futex word. At the end of the thread the word becomes 0 and the futex is woken
+    /// (CLONE_CHILD_CLEARTID).
     pub clear_tid: Cell<u64>,
     /// Address and size from set_robust_list.
     pub robust_list: Cell<(u64, u64)>,

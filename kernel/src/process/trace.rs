@@ -1,20 +1,20 @@
 //! Tracing (ptrace(2)): a thread stops, and its tracer reads and changes the thread's state and lets the
 //! thread continue.
 //!
-//! A traced thread stops before it acts on a signal, at system calls if the tracer requested that, and after
-//! exec. It leaves a copy of its registers in [`Stop`], notifies the tracer as a child notifies its parent,
-//! and sleeps until the copy is marked as resumed. Then the thread loads its registers from the copy. So the
-//! tracer accesses only the copy, and never the registers of a running thread.
+//! A traced thread stops before it acts on a signal, at system calls if the tracer requested such stops, and
+//! after exec. It leaves a copy of its registers in [`Stop`], notifies the tracer as a child notifies its
+//! parent, and sleeps until the copy is marked as resumed. Then the thread loads its registers from the copy.
+//! So the tracer accesses only the copy, and never the registers of a running thread.
 //!
-//! `calls/ptrace.rs` has the requests of the tracer, `signal/deliver.rs` and `calls/mod.rs` the points where
-//! a thread stops, and `reap.rs` the tracer's waits. A spin lock guards the [`State`] of a thread. A thread
-//! that needs this lock and the lock of the tracer's `Process::tracees` takes the lock of the tracees first.
-//! Values that the tracer sets must be valid before the thread loads them: bases are [`UserAddr`]s, and
-//! vector state is checked in `arch/features.rs`. The program `traced.c` of the tests and the test `gdb`
-//! check tracing.
+//! `calls/ptrace.rs` has the requests of the tracer, `signal/deliver.rs` and `calls/mod.rs` have the points
+//! where a thread stops, and `reap.rs` has the tracer's waits. A spin lock guards the [`State`] of a thread.
+//! A thread that needs this lock and the lock of the tracer's `Process::tracees` takes the lock of the
+//! tracees first. Values that the tracer sets must be valid before the thread loads them: bases are
+//! [`UserAddr`]s, and vector state is checked in `arch/features.rs`. The program `traced.c` of the tests and
+//! the test `gdb` check tracing.
 //!
-//! A new event needs a constant, its bit in [`OPTIONS`], and a call of [`stop_at`] where it happens. A new
-//! request belongs in `calls/ptrace.rs`.
+//! A new event needs a constant, its bit in [`OPTIONS`], and a call of [`stop_at`] where the event happens. A
+//! new request belongs in `calls/ptrace.rs`.
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
