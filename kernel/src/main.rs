@@ -1,6 +1,6 @@
 //! A bare-metal kernel that runs Linux programs on the address spaces of Freehold. `README.md` says how to
-//! build and run it, and has the order of the layers: a module uses only layers above its own, which a test
-//! checks (`kernel/xtask/tests/layers.rs`). `kernel_main` (`start.rs`) boots the kernel step by step.
+//! build and run it, and has the order of the layers: a module uses only layers above its own. A test checks
+//! this rule (`kernel/xtask/tests/layers.rs`). `kernel_main` (`start.rs`) boots the kernel step by step.
 //!
 //! A new folder, or a new file directly in `src`, also needs its place in `LAYERS` of that test and in the
 //! table of `README.md`.

@@ -107,8 +107,8 @@ static HANDLERS: Handlers = Handlers {
     is_stack_guard: stacks::is_guard,
 };
 
-/// Returns the arguments and environment that the archive has for the first program. Without them, the
-/// arguments are the words of the command line.
+/// Returns the arguments and environment that the archive has for the first program. If the archive has no
+/// arguments, they are the words of the command line.
 fn strings(module: &'static [u8], line: &str) -> Strings {
     let listed = |name: &[u8]| {
         let entry = cpio::entries(module).find(|entry| entry.name == name)?;

@@ -76,7 +76,7 @@ impl StartInfo {
             return None;
         }
         // SAFETY: by the protocol, this is the list of modules, which begins with the address and size of the
-        // first.
+        // first module.
         let [start, bytes] = unsafe { *direct::<[u64; 2]>(self.module_list) };
         Some(Region { start, end: start + bytes })
     }

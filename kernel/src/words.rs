@@ -1,5 +1,6 @@
-//! The kernel's command line: `option… -- program argument…`. Without `--` the whole line is the program's.
-//! Spaces separate words. `\` removes the special meaning of the next character, for example of a space.
+//! The kernel's command line: `option… -- program argument…`. Without `--` the whole line belongs to the
+//! program. Spaces separate words. `\` removes the special meaning of the next character, for example of a
+//! space.
 //!
 //! `start.rs` splits the line and runs the program; `options.rs` interprets the options. `cargo xtask boot`
 //! passes the program in the archive instead (`PROTOCOL.md`), so only a kernel that is started by hand gets

@@ -14,8 +14,8 @@
 //! [`init`] runs once, on the first CPU, before anything allocates. The firmware's and the boot protocol's
 //! tables stay readable, because memory below [`LOW`] never becomes free.
 //!
-//! A further region that must not become free belongs in `taken` of [`init`]. `cut` removes it from the
-//! usable memory, and takes exactly two regions.
+//! A further region that must not become free belongs in `taken` of [`init`]. `cut` removes the `taken`
+//! regions from the usable memory, and accepts exactly two of them.
 
 pub mod frames;
 pub mod heap;

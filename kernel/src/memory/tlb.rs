@@ -164,7 +164,7 @@ pub fn idle() {
     }
 }
 
-/// Makes the calling CPU load the kernel's own root, so that the space that it ran can end.
+/// Makes the calling CPU load the kernel's own root, so that the space that the CPU ran can end.
 pub fn leave() {
     load(kernel_root());
     let before = cpu().loaded.replace(ptr::null());

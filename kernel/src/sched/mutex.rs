@@ -8,9 +8,9 @@
 //! | 1 | held | exchange to 0, by the holder; exchange to 2, by a thread that is about to sleep |
 //! | 2 | held, and a thread may sleep | exchange to 0, by the holder, which then wakes one thread |
 //!
-//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken thread takes
-//! the lock as 2, because other threads may still sleep. A wait ends only when the thread gets the lock or is
-//! killed, so a signal that does not kill the thread does not interrupt its call.
+//! The release of the exchange to 0 pairs with the acquire of the exchange that finds 0. A woken thread that
+//! takes the lock sets the word to 2, because other threads may still sleep. A wait ends only when the thread
+//! gets the lock or is killed, so a signal that does not kill the thread does not interrupt its call.
 //!
 //! The program `appends.c` of the tests checks that holders exclude each other.
 

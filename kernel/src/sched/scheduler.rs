@@ -9,7 +9,7 @@
 //! Each queue has a spin lock, and no code holds two of these locks. A thread is in at most one queue, and
 //! only while it is runnable and on no CPU. A thread leaves its CPU only in [`switch`], which no thread may
 //! enter with a spin lock or in a read section. The next thread completes the switch ([`finish`]), because
-//! the stack of the previous thread is not free earlier. Tests with `--times N` delay CPUs at the calls of
+//! the stack of the previous thread is in use until then. Tests with `--times N` delay CPUs at the calls of
 //! `jitter::stall`.
 //!
 //! The program `jobs.c` of the tests checks affinities, and prints how late a sleeper wakes beside a busy
@@ -176,7 +176,7 @@ pub fn kick(thread: &Thread) {
     }
 }
 
-/// Removes and returns the next thread for the calling CPU, from its own queue or else from another.
+/// Removes and returns the next thread for the calling CPU, from its own queue or else from another queue.
 fn pick() -> Option<Arc<Thread>> {
     let number = cpu::number();
     let own = QUEUES[number].lock().pop_before(u64::MAX);
@@ -201,9 +201,9 @@ fn steal(number: usize) -> Option<Arc<Thread>> {
 pub fn block() {
     let next = match pick() {
         // Another CPU may have picked the calling thread already, and then waits until this CPU has left the
-        // thread's stack. If this CPU also waited, namely for the CPU that has not left the stack of `next`,
-        // the CPUs could wait for each other in a cycle. This CPU therefore switches to the idle thread, for
-        // which no CPU waits.
+        // thread's stack. If this CPU also waited, for the CPU that still uses the stack of `next`, the CPUs
+        // could wait for each other in a cycle. This CPU therefore switches to the idle thread, for which no
+        // CPU waits.
         Some(next) if next.on_cpu.load(Acquire) && !ptr::eq(&raw const *next, current()) => {
             enqueue(next);
             None
@@ -226,7 +226,8 @@ pub fn give_way() {
 }
 
 /// Passes a quiescent state and runs another thread of this CPU's queue, if there is one. With `for_all`, the
-/// next thread in the queue runs; otherwise it runs only if it has less virtual time than the calling thread.
+/// next thread in the queue runs in any case. Without `for_all`, it runs only if it has less virtual time
+/// than the calling thread.
 fn make_way(for_all: bool) {
     let number = cpu::number();
     RCU.quiescent(number);
@@ -278,10 +279,10 @@ fn switch(next: Option<Arc<Thread>>, requeue: bool) {
     // SAFETY: this CPU holds a reference to both threads.
     let (from, next) = unsafe { (&*from, &*next) };
     // Acquire pairs with the release of `finish`: the other CPU has left the stack of `next`. CPUs cannot
-    // wait here for each other in a cycle. Another CPU waits for this one only if it has picked the thread of
-    // this CPU. In `block` that is possible, and `block` then switches to the idle thread, without waiting.
-    // In the other callers of this function, the calling thread is in no queue yet, so no CPU can have picked
-    // it.
+    // wait here for each other in a cycle. Another CPU waits for this CPU only if it has picked the calling
+    // thread. In `block` another CPU may have picked the calling thread, so `block` never makes this CPU
+    // wait. In the other callers of this function, the calling thread is in no queue yet, so no CPU can have
+    // picked it.
     while next.on_cpu.load(Acquire) && !ptr::eq(next, idle) {
         relax();
     }

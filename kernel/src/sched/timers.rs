@@ -6,7 +6,7 @@
 //! (`files/timer.rs`) only sleeps with a timeout. Each list has a spin lock, which is not held while an
 //! action runs. Actions run in the timer interrupt ([`Expire::expire`]), so they may take spin locks but
 //! never sleep. The hardware timer never fires later than the first deadline of its CPU or, while a thread
-//! runs, the end of its time slice.
+//! runs, than the end of the thread's time slice.
 //!
 //! A new kind of timer implements [`Expire`] and calls [`arm`]. The programs `signals.c` and `jobs.c` of the
 //! tests check timers.
