@@ -1,4 +1,4 @@
-// Core files: which signals leave one, what it contains, and what it omits. Checks
+// Core files: which signals leave core files, and what a core file contains and omits. Checks
 // `kernel/src/process/dump.rs`. Each part ends a child with three threads and reads the file `core` in the
 // working directory.
 #define _GNU_SOURCE

@@ -49,9 +49,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// call.
 const NUMBERS: u64 = 480;
 
-/// Calls that are never made, because they make processes that would continue this program, signal or stop
-/// other processes, end the child at once, or change the machine: clocks, names, modules, mounts, swap,
-/// restarts.
+/// Calls that are never made. They would make processes that continue this program, send signals to other
+/// processes or stop them, end the child at once, or change the machine: clocks, names, modules, mounts,
+/// swap, restarts.
 const LEFT_OUT: &[u64] = &[
     56, 57, 58, 435, // clone, fork, vfork, clone3
     62, 129, 200, 234, 297, 424, 101, // kill, *sigqueueinfo, tkill, tgkill, pidfd_send_signal, ptrace
