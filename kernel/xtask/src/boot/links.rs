@@ -102,7 +102,7 @@ pub fn is_elf(path: &Path) -> bool {
 }
 
 /// Returns the paths of all files that the program at `path` needs: interpreters, libraries, and the files
-/// that those need.
+/// that these files need.
 ///
 /// `beside` lists the programs and libraries of the folder that is being packed. A library that is in no
 /// search folder is searched for in this list. For example, Java's libraries link to `libjvm.so`, which

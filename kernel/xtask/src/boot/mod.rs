@@ -13,9 +13,9 @@
 //! message for the user, which [`command`] prints. A run writes only to a temporary folder, to `target/`, and
 //! to the files that the arguments name.
 //!
-//! A new argument is a field of [`Options`] and a field of [`Machine`] or a change of [`Program`]. A new
-//! agreement with the kernel belongs in `kernel/PROTOCOL.md` first. `cargo test --package kernel-xtask` runs
-//! the tests of all these files; they build no kernel.
+//! A new argument is a field of [`Options`], and also needs a field of [`Machine`] or a change of
+//! [`Program`]. A new agreement with the kernel belongs in `kernel/PROTOCOL.md` first.
+//! `cargo test --package kernel-xtask` runs the tests of all these files; they build no kernel.
 
 pub mod archive;
 pub mod kernel;

@@ -97,7 +97,7 @@ impl Program {
     /// Packs the dynamic linkers' configuration, which names further folders with libraries.
     fn linker_lists(&mut self) {
         for list in ["/etc/ld.so.cache", "/etc/ld-musl-x86_64.path"] {
-            // The linkers work without a list that is missing.
+            // The linkers work even if a list is missing.
             let _ = self.tree.take(Path::new(list));
         }
     }
@@ -209,7 +209,7 @@ pub fn surroundings() -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
-/// Finds a program like a shell: by its path, or by its name in `PATH`.
+/// Finds a program as a shell does: by its path, or by its name in `PATH`.
 fn find(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return std::path::absolute(name).ok().filter(|path| path.is_file());

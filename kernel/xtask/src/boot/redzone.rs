@@ -3,8 +3,8 @@
 //!
 //! `kernel.rs` runs this check after each build, because tests would find a red zone only by chance.
 //! `objdump` disassembles the image. The check finds accesses through `%rsp` with a negative offset, and
-//! accesses through a frame pointer below everything that was pushed and reserved. It does not find accesses
-//! through a frame pointer with an index, or accesses in functions that reserve a computed amount.
+//! accesses through a frame pointer to memory below everything that was pushed and reserved. It does not find
+//! accesses through a frame pointer with an index, or accesses in functions that reserve a computed amount.
 
 use std::{path::Path, process::Command};
 

@@ -1,7 +1,7 @@
-//! Debian's cloud kernel, with which `--linux` compares: downloads its package once, unpacks the image, and
-//! composes its command line. `kernel_bench/mod.rs` runs the same program on both kernels. Without a network
-//! or Debian's apt the comparison fails with a message; the kernel's own figures do not need this file.
-//! Another version of Linux needs a line in `PACKAGES`.
+//! Debian's cloud kernel, with which `--linux` compares this project's kernel. This file downloads the cloud
+//! kernel's package once, unpacks its image, and composes its command line. `kernel_bench/mod.rs` runs the
+//! same program on both kernels. Without a network or Debian's apt the comparison fails with a message; the
+//! kernel's own figures do not need this file. Another version of Linux needs a line in `PACKAGES`.
 
 use std::{
     fs,
@@ -10,7 +10,8 @@ use std::{
 };
 
 /// Packages that depend on the newest kernel. The first available package is used. The targets were set with
-/// the version of the first one; the second depends on the current kernel of the host's own Debian release.
+/// the version of the first package; the second package depends on the current kernel of the host's own
+/// Debian release.
 const PACKAGES: [&str; 2] = ["linux-image-6.12-cloud-amd64", "linux-image-cloud-amd64"];
 /// The folder of the downloaded kernel, from the repository's root.
 const FOLDER: &str = "target/linux";
@@ -80,8 +81,8 @@ impl Linux {
     }
 }
 
-/// Returns the first dependency of a package. The first dependency of a package that only names the current
-/// kernel is the package of this kernel.
+/// Returns the first dependency of a package. If a package only names the current kernel, its first
+/// dependency is the package of that kernel.
 fn depends(package: &str) -> Option<String> {
     let said = Command::new("apt-cache").args(["depends", package]).output().ok()?;
     let text = String::from_utf8_lossy(&said.stdout).into_owned();

@@ -1,7 +1,8 @@
 //! The table of the kernel's tests, `kernel/tests/tests.toml`: its fields, as types, and the selection of
 //! tests. `kernel/tests/README.md` describes the fields for readers of the table, so change that document
 //! together with the types. Unknown fields are errors. A test below checks that the table is valid and that
-//! its files exist. `mod.rs` uses a new field to pack or boot the test, or `verdict.rs` to judge it.
+//! its files exist. A new field also needs code: in `mod.rs`, which packs and boots a test, or in
+//! `verdict.rs`, which judges a test.
 
 use std::{collections::BTreeMap, fs, path::PathBuf};
 
@@ -136,8 +137,8 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
     Ok(table.test)
 }
 
-/// Selects the tests of a run. Without words: the quick tests or, with `full`, all. With words: the tests
-/// whose names begin with one of the words, quick or not.
+/// Selects the tests of a run. Without words, the run has the quick tests or, with `full`, all tests. With
+/// words, it has the tests whose names begin with one of the words, quick or not.
 ///
 /// # Errors
 ///
