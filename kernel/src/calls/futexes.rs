@@ -1,7 +1,7 @@
 //! The futex calls. This file decodes their arguments; `process/futex.rs` has the operations, and
-//! `sched/wait.rs` the lists of sleepers. Operations with priority inheritance answer ENOSYS. No lock is held
-//! while a word is read, because reading may fault and sleep. The programs `jobs.c` and `threads.c` test the
-//! calls. A new operation needs an arm in `call`. If the operation waits, `class`
+//! `sched/wait.rs` has the lists of sleepers. Operations with priority inheritance answer ENOSYS. No lock is
+//! held while a word is read, because reading may fault and sleep. The programs `jobs.c` and `threads.c` test
+//! the calls. A new operation needs an arm in `call`. If the operation waits, `class`
 //! (`process/signal/restart.rs`) decides about its restart.
 
 use crate::arch::{frame::Frame, lock::relax};

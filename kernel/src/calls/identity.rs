@@ -66,7 +66,8 @@ fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
 /// A function that selects the numbers of the user or those of the group.
 type Which = fn(&mut Ids) -> &mut Numbers;
 
-/// Performs setuid or setgid: sets all three numbers for root, and only the effective one for another user.
+/// Performs setuid or setgid: sets all three numbers for root, and only the effective number for another
+/// user.
 fn store_all(frame: &Frame, which: Which) -> Answer {
     let id = frame.rdi;
     let others = if current().process().ids.lock().is_root() { id } else { u64::MAX };

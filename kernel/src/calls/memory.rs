@@ -4,11 +4,11 @@
 //!
 //! The kernel adds only rules that depend on a process or on the machine: READ_IMPLIES_EXEC, access to other
 //! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has the options of
-//! prctl, `calls/policies.rs` memory policies, and `calls/shm.rs` segments. The test `transcript` compares
-//! the answers, the contents and the maps after random calls with those on Linux.
+//! prctl, `calls/policies.rs` has memory policies, and `calls/shm.rs` has segments. The test `transcript`
+//! compares the answers, the contents and the maps after random calls with those on Linux.
 //!
 //! A call that makes the program's memory smaller calls `note_peak` first. A call that changes mappings needs
-//! a line in `CALLS` of `record.rs`; otherwise the replay of a recording differs.
+//! a line in `CALLS` of `record.rs`, because without this line the replay of a recording differs.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};

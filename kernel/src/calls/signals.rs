@@ -243,7 +243,7 @@ fn tgkill(frame: &mut Frame) -> Answer {
 }
 
 /// Reads the information of a signal that a program has composed, for the process `pid`. Fails with EPERM if
-/// the code is one that only the kernel and tkill may use. A process may send itself a signal with any code.
+/// only the kernel and tkill may use the code. A process may send itself a signal with any code.
 fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     let info = Info { signal: number(signal)?, ..Info::read(at)? };
     if (info.code >= 0 || info.code == SI_TKILL) && pid != current().process().pid {

@@ -59,7 +59,7 @@ impl Epoll {
         Epoll { interests: SpinLock::new(BTreeMap::new()), watchers: SpinLock::new(Vec::new()) }
     }
 
-    /// Returns the epoll of an open file, if it is one.
+    /// Returns the epoll of an open file, if the file is an epoll.
     pub fn of(open: &Open) -> Option<&Self> {
         open.file.as_any()?.downcast_ref()
     }

@@ -1,5 +1,5 @@
 //! The open file of a tree node that is a regular file or a directory, and of any node that is opened with
-//! O_PATH. `files/tree.rs` has the nodes, and `files/open.rs` the position and the flags.
+//! O_PATH. `files/tree.rs` has the nodes, and `files/open.rs` has the position and the flags.
 //!
 //! The engine holds the contents of a regular file in a `Mapping`: read, write and mmap use the same pages.
 //! `Open` calls `write` with the lock of the contents held ([`File::changing`]). No page fault takes that

@@ -1,5 +1,5 @@
 //! The table of descriptors of a process: open files by number, the flag FD_CLOEXEC, and the limit.
-//! `files/open.rs` has the open files, and `calls/descriptors.rs` most of the calls.
+//! `files/open.rs` has the open files, and `calls/descriptors.rs` has most of the calls.
 //!
 //! A spin lock guards the table. A file is closed after the lock is released, because closing may free memory
 //! and wake threads. The program `processes.c` of the tests checks sharing and FD_CLOEXEC.

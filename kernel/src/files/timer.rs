@@ -2,7 +2,7 @@
 //!
 //! A timer is only a setting, and nothing is armed in `sched/timers.rs`: each read computes the number of
 //! expirations from the clock, and sleeps until the next one. One spin lock guards the setting.
-//! `calls/events.rs` has the calls, and `process/itimers.rs` the timers that send signals. The program
+//! `calls/events.rs` has the calls, and `process/itimers.rs` has the timers that send signals. The program
 //! `files.c` of the tests checks a timerfd with epoll.
 
 use crate::arch::{clock, lock::SpinLock};

@@ -17,9 +17,9 @@
 //! programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the kernel's own memory.
 //! Contents of frames are accessed only by assembly, because programs may write them at the same time.
 //!
-//! [`engine`] has the engine itself, and [`user`] the system calls' access to a program's memory. The rest of
-//! the kernel uses address spaces as [`Space`]. Every test of the kernel runs on this file
-//! (`kernel/tests/README.md`).
+//! [`engine`] has the engine itself, and [`user`] has the functions by which system calls access a program's
+//! memory. The rest of the kernel uses address spaces as [`Space`]. Every test of the kernel runs on this
+//! file (`kernel/tests/README.md`).
 
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::layout::{Tables, direct};
@@ -218,8 +218,8 @@ unsafe impl Platform for Machine {
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         // SAFETY: each frame came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });
-        // No spin lock is held here: the engine calls this function without one, and the kernel drops files
-        // without one.
+        // No spin lock is held here: the engine holds none when it calls this function, and the kernel holds
+        // none when it drops a file.
         preempt::preempt_point();
     }
 

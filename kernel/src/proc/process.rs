@@ -1,8 +1,8 @@
 //! The folders of processes and threads: /proc/PID and /proc/PID/task. Each text is generated when it is
-//! read, from the state of the process at that time. Files about memory are in `proc/maps.rs`, open files in
-//! `proc/descriptors.rs`. To add a file of text, add a line to [`TEXTS`]; a file of another kind needs an arm
-//! in `child` and its name in `names`. The locks of a process are taken one at a time, so the numbers of one
-//! text may be from slightly different times. Figures that the kernel does not count are 0 or fixed.
+//! read, from the state of the process at that time. Files about memory are in `proc/maps.rs`, and open files
+//! are in `proc/descriptors.rs`. To add a file of text, add a line to [`TEXTS`]; a file of another kind needs
+//! an arm in `child` and its name in `names`. The locks of a process are taken one at a time, so the numbers
+//! of one text may be from slightly different times. Figures that the kernel does not count are 0 or fixed.
 //!
 //! Files that are not read-only text are made in `Of::child`. The programs `corners.c` and `usage.c` of the
 //! tests check status, comm and the list of threads.

@@ -59,8 +59,8 @@ pub fn hold(here: &Thread) {
 }
 
 /// Writes a core file for the process of the calling thread, if the signal and the settings of the process
-/// allow one. `info` is the signal that ends the process, and `frame` is the state of the calling thread at
-/// the signal. Records the dump in the process's status.
+/// allow a core file. `info` is the signal that ends the process, and `frame` is the state of the calling
+/// thread at the signal. Records the dump in the process's status.
 pub fn dump(frame: &Frame, info: &Info) {
     let here = current();
     let process = here.process();
@@ -107,8 +107,8 @@ fn wait_for_others(process: &Process) -> Result<(), Errno> {
     }
 }
 
-/// Returns the path that kernel.core_pattern produces: `%p` is the PID, `%e` the program. Returns `None` if
-/// no file is written.
+/// Returns the path that kernel.core_pattern produces: `%p` is the PID, and `%e` is the program. Returns
+/// `None` if no file is written.
 fn path(process: &Process) -> Option<String> {
     let (pattern, pid) = (settings::CORE_PATTERN.lock().clone(), format!("{}", process.pid));
     let name = String::from_utf8_lossy(&short_name(process)).replace('/', "!");

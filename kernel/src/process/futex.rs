@@ -1,5 +1,5 @@
 //! Futexes (futex(2)): sleeping on a word of a program's memory. `calls/futexes.rs` has the calls, and
-//! `sched/wait.rs` the lists of sleepers.
+//! `sched/wait.rs` has the lists of sleepers.
 //!
 //! A futex is identified by address space and address or, in shared memory, by file and offset
 //! ([`Word::key`]). The kernel keeps no state for a word on which no thread sleeps. A waiter enters the list

@@ -1,6 +1,6 @@
 //! Resource limits of a process (getrlimit(2)). The engine enforces the limits on memory, `files/table.rs`
-//! the limit on descriptors, and `renew.rs` the limit on the size of files. Other limits are read where the
-//! resource is used.
+//! enforces the limit on descriptors, and `renew.rs` enforces the limit on the size of files. Other limits
+//! are read where the resource is used.
 //!
 //! The engine and the table of descriptors have copies of their limits. After a change of limits or of
 //! privileges the caller therefore calls `renew::renew`, which calls [`Limits::apply`]. `Process::limits` is

@@ -38,7 +38,7 @@ impl Status {
         }
     }
 
-    /// Returns the status as one number, like a shell: the exit code, or 128 plus the signal.
+    /// Returns the status as one number, as a shell reports it: the exit code, or 128 plus the signal.
     pub fn code(self) -> u8 {
         match self.0 & 0x7f {
             0 => (self.0 >> 8) as u8,

@@ -86,7 +86,8 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds the counts of a batch, if at most `most` calls can have produced them. Returns false otherwise.
+    /// Adds the counts of a batch, if at most `most` calls can have produced them. Returns false if it adds
+    /// nothing.
     fn add(&mut self, batch: &Counts, most: u64) -> bool {
         let sum = batch.succeeded.checked_add(batch.odd).and_then(|sum| {
             batch.failed.iter().try_fold(sum, |sum, many| sum.checked_add(*many))

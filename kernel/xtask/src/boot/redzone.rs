@@ -44,7 +44,7 @@ pub fn check(image: &Path) -> Result<(), String> {
     ))
 }
 
-/// Returns the number of functions in a listing, and those that use the red zone.
+/// Returns the number of functions in a listing, and the functions that use the red zone.
 fn uses(listing: &str) -> (usize, Vec<Use>) {
     let mut functions = 0;
     let mut found = Vec::new();

@@ -2,7 +2,7 @@
 //!
 //! The folder DIR has the tests as static programs, and the list `tests.tsv`: name, folder, time limit in
 //! seconds, command. DIR may instead have one archive of the programs and the list, `ltp-mm-static.tar.xz`.
-//! In the machine a script runs one test after another and prints a line before and after each. If the
+//! In the machine a script runs one test after another and prints a line before and after each test. If the
 //! machine stops, or prints nothing for too long, another machine continues with the next test. The tests are
 //! not part of this repository, so a missing folder is not an error. `kernel/LTP.md` has the results.
 
