@@ -10,8 +10,8 @@
 //!    package.
 //!
 //! cargo could also build the packages itself. But cargo unpacks packages into a cache, and does not refresh
-//! this cache if a package changes and keeps its version. The result could then be that of an earlier state
-//! of the crates.
+//! this cache if a package changes and keeps its version. cargo could then build an earlier state of the
+//! crates.
 //!
 //! A new published crate belongs in [`PUBLISHED`], after its dependencies. The chore needs `tar`, and a
 //! registry for the few dependencies of the packages. It works in a tree with changes that are not committed.

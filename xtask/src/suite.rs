@@ -45,8 +45,8 @@ impl Build {
     }
 
     /// Returns a command that calls cargo with `args` for this build. The target directory is below `targets`
-    /// if that is given. Otherwise the plain build uses cargo's default, and each checker has a directory of
-    /// its own.
+    /// if `targets` is given. Otherwise the plain build uses cargo's default, and each checker has a
+    /// directory of its own.
     #[must_use]
     pub fn cargo(self, args: &[&str], targets: Option<&str>) -> Command {
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -44,7 +44,7 @@ impl Tree {
         Ok(Self { folder: folder.to_path_buf() })
     }
 
-    /// Makes the mutation, runs `then`, and restores the files, also if one of the two fails.
+    /// Makes the mutation, runs `then`, and restores the files even if the mutation or `then` fails.
     pub fn with<T>(
         &self,
         mutation: &Mutation,
