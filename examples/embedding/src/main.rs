@@ -4,8 +4,8 @@
 //! copies of the three files, for a project that depends on `freehold` and `freehold-kit`.
 //!
 //! `main` creates an address space, stores to its memory, forks it, changes rights, and prints what the two
-//! processes see. There are no real programs: `Program` acts as the hardware that runs one. It walks the page
-//! tables for each load and store, and calls the fault handler of the engine if the walk finds no
+//! processes see. There are no real programs: `Program` acts as the hardware that runs a program. It walks
+//! the page tables for each load and store, and calls the fault handler of the engine if the walk finds no
 //! translation. A real kernel has a CPU that walks, and a fault entry that makes this call. `tests.rs` runs
 //! the example. `cargo xtask package` builds the example from the packages alone, so it must work without the
 //! cargo features of `freehold` and with no other dependency.

@@ -1,9 +1,9 @@
 //! Tests of the example: it runs, supports threads, and frees all memory.
 //!
 //! An example that does not work misleads its readers, so it is tested like the engine. The tests use
-//! [`Program`] of `main.rs` and a [`Board`] of `kernel.rs`. A board with little memory shows that frames are
-//! freed: otherwise the frames soon run out. `check` of the address space then compares the engine's
-//! structures with each other.
+//! [`Program`] of `main.rs` and a [`Board`] of `kernel.rs`. Two boards have little memory, so their frames
+//! soon run out if frames are not freed. `check` of the address space then compares the engine's structures
+//! with each other.
 
 use super::{Board, Program, main};
 use freehold::prelude::*;
