@@ -364,7 +364,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
     #[inline]
     pub(super) fn set_promised(&self, slots: usize) {
         let word = self.word().0 & !Word::PROMISED_MASK;
-        self.word.store(word | slots as u64 * Word::PROMISE, Ordering::Relaxed);
+        self.word.store(word | (slots as u64 * Word::PROMISE), Ordering::Relaxed);
     }
 
     /// Returns the weight of one slot: 1, plus the slots promised to its entry.
