@@ -145,8 +145,8 @@ impl GatherState {
 
     /// Counts a gather, before its first change.
     fn enter(&self) {
-        // Relaxed: the count is sequenced before the clear that follows. The clear and the unlock of the
-        // table are releases, and publish the count. See `others`.
+        // Relaxed: this thread clears entries only after it has counted. Clearing an entry and unlocking its
+        // table are releases, so they publish the count. See `others`.
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
