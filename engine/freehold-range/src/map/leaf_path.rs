@@ -92,7 +92,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         let mut node = &self.root;
         let mut word = node.begin()?;
         let mut at = node.search(key).min(word.count());
-        // If no end of the root lies above the key, the path leads to the last slots.
+        // If no slot of the root ends above the key, the path takes the last slot of each inner node.
         let last = at == word.count();
         while !word.is_leaf() {
             at -= usize::from(last);
