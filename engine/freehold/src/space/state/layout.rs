@@ -4,10 +4,10 @@
 //! did not use for a long time. Addresses above 2^47 are therefore used only if the caller requests an
 //! address there.
 //!
-//! `SpaceConfig` fixes these values when the address space is created. `space/placement.rs` searches by them,
-//! and `space/cpu_arena.rs` implements `Placement::PerCpu`. The addresses that mmap returns depend on them:
-//! the tests of `mmap::layouts` and `mmap::five_levels` (`engine/freehold/tests`) compare the addresses with
-//! Linux's.
+//! `SpaceConfig` fixes these values when the address space is created. `space/placement.rs` uses the values
+//! in its search, and `space/cpu_arena.rs` implements `Placement::PerCpu`. The values determine the addresses
+//! that mmap returns: the tests of `mmap::layouts` and `mmap::five_levels` (`engine/freehold/tests`) compare
+//! these addresses with Linux's.
 
 use crate::PAGE_SIZE;
 
