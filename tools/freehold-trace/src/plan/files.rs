@@ -29,12 +29,12 @@ const MEMFD: &str = "/memfd:";
 /// Files, segments and descriptors, as far as the recording shows them.
 #[derive(Default)]
 pub(super) struct Files {
-    /// Numbers by path.
+    /// The plan's numbers of files and segments, by path or by `key`.
     pub(super) names: HashMap<String, u32>,
     /// The highest number so far.
     count: u32,
-    /// Numbers in the plan by numbers in the recording. `recorded_files` is the set of these numbers in the
-    /// plan.
+    /// The plan's number of each file of the recording, by the recording's number. `recorded_files` is the
+    /// set of the plan's numbers that `file_of_record` has added.
     pub(super) records: HashMap<u32, u32>,
     recorded_files: HashSet<u32>,
     /// Memfds without a known name.
@@ -248,8 +248,7 @@ impl Files {
         match call.name {
             CallName::Shmget => {
                 if let Some(id) = call.returned.value() {
-                    // A shmget that only looks the segment up may pass any size up to the size of the
-                    // segment.
+                    // A shmget of an existing segment may pass a smaller size, so the largest size counts.
                     let segment = self.segments.entry(id).or_default();
                     segment.bytes = segment.bytes.max(call.args[1]);
                     segment.key = Some(call.args[0] as u32);

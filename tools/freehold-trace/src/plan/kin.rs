@@ -216,8 +216,8 @@ impl Kins {
         }
     }
 
-    /// Gathers the steps for which a store or call on the blocks `keys` waits, and notes `stamp` as their
-    /// last step. `own` is the task of the step.
+    /// Adds to `waits` the steps for which a store or call on the blocks `keys` waits. Notes `stamp`, the
+    /// step of the store or call, as the last step of these blocks. `own` is the task that makes the step.
     fn wait_in_kin(
         &mut self,
         kin: u32,

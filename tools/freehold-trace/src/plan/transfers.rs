@@ -57,8 +57,8 @@ impl Planner {
         }
     }
 
-    /// Makes a call that reads or writes another address space wait for all steps there, and makes later
-    /// steps there wait for the call.
+    /// Orders a call that reads or writes another address space: the call waits for all earlier steps in that
+    /// space, and later steps in that space wait for the call.
     pub(super) fn gather_target(&mut self, call: &Call, number: u32, task: u32) {
         let target = call.transfer.as_ref().and_then(|transfer| transfer.process);
         let Some(target) = target.and_then(|process| self.space_of(process)) else { return };

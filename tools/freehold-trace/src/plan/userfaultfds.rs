@@ -4,9 +4,9 @@
 //! later ioctls. This file maps descriptors to userfaultfds, so that `registered.rs` can note registrations,
 //! and adds the step that ends a userfaultfd when its last descriptor is closed. The table is
 //! [`Userfaultfds`](super::registered::Userfaultfds), a part of the planner; `file_calls.rs`, `events.rs` and
-//! `syscall.rs` call these functions. Registrations that may be missing make an address space doubtful
-//! (`Space::doubts_userfaultfd`): a refused move is then set aside. The tests are in `userfaultfds_tests.rs`
-//! and `registered_tests.rs`.
+//! `syscall.rs` call these functions. If the recording does not determine which memory of an address space is
+//! registered, the space is doubtful (`Space::doubts_userfaultfd`), and its refused moves are not compared.
+//! The tests are in `userfaultfds_tests.rs` and `registered_tests.rs`.
 
 use super::descriptors::Open;
 use super::planner::Planner;
