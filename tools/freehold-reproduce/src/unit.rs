@@ -31,7 +31,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns a value with its unit. The value has three digits where three are enough.
+    /// Returns a value with its unit, rounded as in reports.
     pub fn text(self, value: f64) -> String {
         match self {
             Unit::Nanoseconds => time(value),
@@ -91,7 +91,7 @@ fn share(part: f64) -> String {
     format!("{percent:.digits$} %")
 }
 
-/// Formats a number in three digits.
+/// Formats a number. Abbreviates large numbers, such as `12.7 million`.
 fn count(value: f64) -> String {
     match value {
         1e9.. => format!("{:.2} billion", value / 1e9),
