@@ -11,7 +11,7 @@ const BITS: usize = 64;
 /// Maximum number of levels of words. 64^5 numbers are more than any machine here has.
 const MAX_LEVELS: usize = 5;
 
-/// A set of taken numbers `0..len`.
+/// The set of the numbers below `len` that are taken.
 ///
 /// # Invariants
 /// - `levels[0]` has bit `i` set exactly while number `i` is taken or does not exist (`i >= len`).
@@ -34,8 +34,8 @@ pub(crate) struct NotTaken(pub(crate) usize);
 const RUN: usize = 512;
 
 impl Bitmap {
-    /// Creates a bitmap with all of `0..len` free. The host supplies zeroed words, and maps them when they
-    /// are touched.
+    /// Creates a set in which all numbers below `len` are free. The host supplies zeroed words, and maps them
+    /// when they are touched.
     pub(crate) fn new(len: usize) -> Self {
         assert!(len > 0, "an empty set of numbers");
         let mut levels = Vec::with_capacity(MAX_LEVELS);

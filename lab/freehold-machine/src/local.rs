@@ -5,6 +5,7 @@
 //! task of the checker or of the run. `cpu.rs` sets the CPU when a thread begins to run a CPU, `inject.rs`
 //! sets the failures of allocations, and `context.rs` counts sections. Only the owning thread or task
 //! accesses its [`Local`]. A new field needs a constant initial value and a type without a destructor.
+//! `tests/memory.rs` and `tests/heap/` test the failures of allocations.
 
 use crate::inside::Context;
 use std::cell::Cell;

@@ -9,7 +9,7 @@
 use super::{Lock, MAX_CPUS, with_cpu};
 use freehold_pagetable::Pfn;
 
-/// Number of free numbers that move together between a CPU's list and the shared list.
+/// Size of the batches in which free numbers move between a CPU's list and the shared list.
 const BATCH: usize = 64;
 
 /// The free lists of a pool.
