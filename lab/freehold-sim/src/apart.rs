@@ -44,8 +44,8 @@ unsafe impl GlobalAlloc for Apart {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller passes a pointer and the layout that it got the pointer for. `System` gets the
-        // same layout from `apart` as for the allocation.
+        // SAFETY: the caller passes a pointer and the layout that it got the pointer for. `apart` returns the
+        // same layout now as at the allocation.
         unsafe { System.dealloc(pointer, apart(layout)) }
     }
 }
