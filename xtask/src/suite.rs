@@ -57,6 +57,8 @@ impl Build {
         }
         match self {
             Build::Plain => {}
+            // Cargo accepts one profile only.
+            _ if args.contains(&"--release") => {}
             Build::Loom | Build::Shuttle => drop(cargo.args(["--profile", "checked"])),
             Build::Sim => drop(cargo.args(["--profile", "sim"])),
         }
@@ -388,5 +390,11 @@ mod tests {
         shell.args(["-c", "echo one; echo two >&2; echo three; exit 3"]);
         let (status, said) = output_of(shell).expect("there is a shell");
         assert_eq!((status.code(), said.as_str()), (Some(3), "one\ntwo\nthree\n"));
+    }
+
+    #[test]
+    fn release_build_of_a_checker_has_one_profile() {
+        let has_profile = |args: &[&str]| Build::Sim.cargo(args, None).get_args().any(|it| it == "--profile");
+        assert!(has_profile(&["test"]) && !has_profile(&["run", "--release"]));
     }
 }
