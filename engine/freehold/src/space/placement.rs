@@ -104,7 +104,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Returns a free place, without regard to the offset within huge pages.
     #[cfg_attr(feature = "inline", inline(always))]
     fn find_any_placement(&self, request: &PlacementRequest) -> Option<u64> {
-        if self.is_hint_free(request) {
+        if request.hint != 0 && self.is_hint_free(request) {
             // The exclusive writer removes boundaries from the place. For a range writer this call does
             // nothing, and its claim fails if there is a boundary.
             self.clear_for_write(UserRange::at(request.hint, request.len));
@@ -137,7 +137,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
-    /// Returns true if the request has a hint and may be placed there: the range is allowed, contains nothing
+    /// Returns true if the request may be placed at its hint: the range is allowed, contains nothing
     /// except boundaries, and does not overlap a stack's gap.
     fn is_hint_free(&self, request: &PlacementRequest) -> bool {
         self.allows_hint(request)
@@ -150,8 +150,11 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[inline]
     pub(crate) fn allows_hint(&self, request: &PlacementRequest) -> bool {
         let &PlacementRequest { hint, len, .. } = request;
+        if hint == 0 {
+            return false;
+        }
         let end = AddressSpace::<P>::window_end(request);
-        len <= end && hint <= end - len && hint >= self.space.engine.config().mmap_min_addr && hint != 0
+        len <= end && hint <= end - len && hint >= self.space.engine.config().mmap_min_addr
     }
 
     /// Returns the highest free place in `range` that respects the gaps of stacks.
