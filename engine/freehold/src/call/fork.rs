@@ -14,7 +14,7 @@
 //!
 //! A pinned page stays the parent's own, and the child gets a copy (hazard C-57). The copy is made after the
 //! flush, while the parent's VMAs are still locked. No CPU stores to the page during the copy, so the child
-//! has the memory of the parent at one moment.
+//! gets the contents that the page had at the flush.
 //!
 //! A failure leaves a consistent, partial child, which is dropped like any other address space. Pages become
 //! exclusive to the parent again as soon as the child's references are dropped (hazard C-64).

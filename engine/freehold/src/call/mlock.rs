@@ -1,8 +1,8 @@
 //! mlock, munlock, mlockall and related calls: memory whose pages stay mapped.
 //!
 //! The engine never reclaims pages of programs. Locking therefore sets a flag on the VMA, counts the pages,
-//! and faults them in (`fault/populate.rs`), unless they are locked on first access. Locks do not nest, and a
-//! forked child does not inherit them.
+//! and faults them in (`fault/populate.rs`). Pages that are locked on first access are not faulted in. Locks
+//! do not nest, and a forked child does not inherit them.
 //!
 //! The flag `LOCKED` marks a locked VMA, and `LOCKONFAULT` a VMA that is locked on first access.
 //! `default_flags` of the address space holds the flags that mlockall(MCL_FUTURE) gives to new mappings.

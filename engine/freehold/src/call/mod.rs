@@ -6,10 +6,10 @@
 //! also empties a space for exec, `ksm.rs` has PR_SET_MEMORY_MERGE, and `special.rs` installs the vdso and
 //! similar mappings. `report/` has mincore and the data of /proc files.
 //!
-//! The order of a call's checks is Linux's, because a program can observe which of two errors a call returns.
-//! The model (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls compare
-//! the model with the engine and with the running kernel, and each file in `lab/freehold-model/cases` tests
-//! one rule.
+//! A call makes its checks in Linux's order, because a program can observe which of two errors the call
+//! returns. The model (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls
+//! compare the model with the engine and with the running kernel, and each file in `lab/freehold-model/cases`
+//! tests one rule.
 //!
 //! A new call gets a file of its own here, an enum in `error/`, a row in `docs/reference/operations.md`, and
 //! tests; the heads of `tests/main.rs` and `tests/every_call/mod.rs` list the places. `tests/sweep` makes

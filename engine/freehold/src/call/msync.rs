@@ -1,9 +1,9 @@
 //! msync: writes the pages that a program changed through shared mappings back to the backing store of the
 //! file.
 //!
-//! The mmap lock is held for reading, and only while the call searches the next file and pages to write. The
-//! lock is released for the write itself (`file/change/write_back.rs`), which may wait for the backing store.
-//! The search then continues at the address after the written pages. Mappings may change between two
+//! The mmap lock is held for reading, and only while the call searches for the next file and pages to write.
+//! The lock is released for the write itself (`file/change/write_back.rs`), which may wait for the backing
+//! store. The search then continues at the address after the written pages. Mappings may change between two
 //! searches; msync writes the files that each search finds.
 //!
 //! The model's `sync.rs` has the rules for arguments and holes. `tests/files/advice.rs` tests them with
@@ -85,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
         if hole { Err(MsyncError::NotMapped) } else { Ok(()) }
     }
 
-    /// Searches the next part of `range` that must be written. Sets `hole` to true if a hole lies before that
+    /// Finds the next part of `range` that must be written. Sets `hole` to true if a hole lies before that
     /// part.
     fn sync_step(
         &self,

@@ -204,8 +204,8 @@ impl<P: Platform> AddressSpace<P> {
 struct Attach<P: Platform> {
     /// Start of the whole attachment, as passed to shmdt.
     addr: u64,
-    /// The file of the attach. This reference keeps the address of the file from being reused by the file of
-    /// another attach while the lock is released.
+    /// The file of the attach. While the lock is released, this reference keeps the file in memory, so that
+    /// no other attach gets a file at the same memory address.
     file: Counted<File<P>>,
     /// End of the whole attachment.
     end: u64,

@@ -62,8 +62,8 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Moves the stack that starts at `start` to `target`, which lies below. Fails if another mapping lies
-    /// between.
+    /// Moves the stack that starts at `start` to the lower address `target`. Fails if there is another
+    /// mapping between `target` and `start`.
     fn move_stack(&self, start: u64, target: u64) -> Result<(), StackMoveError> {
         let space = self.space;
         let stack = |flags: VmFlags| flags.contains(VmFlags::GROWSDOWN) && !flags.contains(VmFlags::SEALED);

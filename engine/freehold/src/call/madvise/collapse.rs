@@ -48,7 +48,7 @@ impl<P: Platform> AddressSpace<P> {
         if no_holes { Ok(()) } else { Err(MadviseError::NotMapped) }
     }
 
-    /// Fails if huge pages are not allowed in `vma` even on request.
+    /// Fails if even MADV_COLLAPSE must not make huge pages in `vma`.
     fn check_collapse(&self, vma: &Vma<P>) -> Result<(), MadviseError> {
         let first = vma.start().next_multiple_of(HUGE);
         let fits = first.checked_add(HUGE).is_some_and(|end| end <= vma.end());

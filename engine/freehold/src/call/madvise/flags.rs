@@ -1,7 +1,7 @@
 //! Advice that changes flags of VMAs: the order of access, huge pages, merging, core dumps, and fork.
 //!
-//! The call is a range writer, or the exclusive writer (`space/locking.rs`). A VMA of which only a part
-//! changes is split, and parts that become equal to their neighbours merge (`modify` in
+//! The calling task is a range writer or the exclusive writer (`space/locking.rs`). A VMA of which only a
+//! part changes is split, and parts that become equal to their neighbours merge (`modify` in
 //! `space/change/split_merge.rs`). No page table entry changes. A new advice of this kind needs a rule in
 //! `advised_flags`; without a rule, the flags stay as they are. The model's `madvise.rs` and
 //! `lab/freehold-model/cases/flags-split-merge.txt` have the rules.
@@ -26,8 +26,8 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Changes the flags of all VMAs in `range` as the advice requires. VMAs before a failing one keep the
-    /// change.
+    /// Changes the flags of all VMAs in `range` as the advice requires. After a failure, the VMAs below the
+    /// one that failed keep the change.
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;

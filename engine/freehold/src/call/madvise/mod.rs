@@ -12,9 +12,9 @@
 //! | concerns pages of files | `file.rs` | mmap lock for reading during the lookup; none during operations on the file |
 //! | faults in pages | `fault/populate.rs` | the VMA's own lock or the mmap lock for reading, per batch of pages |
 //!
-//! Most kinds skip holes and report them at the end. Populating and injecting failures stop at the first
-//! hole. Any other error ends the call immediately. The part of the range below the failing address is then
-//! already processed.
+//! Most kinds skip holes and report them at the end. Advice that populates pages or injects failures stops at
+//! the first hole. Any other error ends the call immediately. The part of the range below the failing address
+//! is then already processed.
 //!
 //! A new advice needs these changes, here and in other crates. The test `every_advice_is_swept`
 //! (`tests/sweep/complete.rs`) fails if the line for the sweep is missing.
@@ -26,13 +26,13 @@
 //!   advice about the memory of another process.
 //! - Tests: a case in `tests/files/advice.rs`, `tests/guards.rs` or a similar file, and a line in
 //!   `tests/sweep/ops/advice.rs`, by which the sweep makes the allocations of the advice fail.
-//! - For the model: its rule in `freehold-model/src/model/madvise.rs`, and in
-//!   `freehold-model/src/model/seal.rs` if the advice discards pages; its number in
+//! - For the model: the rule of the advice in `freehold-model/src/model/madvise.rs`, and in
+//!   `freehold-model/src/model/seal.rs` if the advice discards pages; the number of the advice in
 //!   `freehold-model/src/generate.rs` and `freehold-model/src/script.rs`, which generate random calls, and in
 //!   `freehold-model/src/escape.rs`, which permits them. The model is then compared with the engine and with
 //!   the running kernel.
-//! - For recordings: its name in `freehold-trace/src/strace/symbols.rs`; its effect on VMAs and bytes in
-//!   `plan/calls.rs`, `plan/bytes.rs` and `plan/unknown.rs` of that crate, and in
+//! - For recordings: the name of the advice in `freehold-trace/src/strace/symbols.rs`; its effect on VMAs and
+//!   bytes in `plan/calls.rs`, `plan/bytes.rs` and `plan/unknown.rs` of that crate, and in
 //!   `freehold-replay/src/files.rs`.
 
 mod advice;

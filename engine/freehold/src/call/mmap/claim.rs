@@ -3,8 +3,8 @@
 //! A range writer claims the place of the mapping before it creates the mapping: a free hole, or the VMAs
 //! that a fixed mapping replaces. The address is therefore chosen before the claim, and the search is
 //! repeated if another task takes the hole first (`try_claim` in `space/claim.rs`). The exclusive writer is
-//! needed for files of drivers, and for fixed addresses outside user space, for which `place` then returns
-//! the error.
+//! needed for files of drivers and for fixed addresses outside user space. For such an address, `place`
+//! returns the error.
 //!
 //! `mod.rs` calls [`lock_for_mmap`](AddressSpace::lock_for_mmap). Before that, `mod.rs` tries to map private
 //! anonymous memory without any claim. Before the claim, a range writer reserves the amounts that the mapping

@@ -14,8 +14,8 @@
 //!
 //! Every check that can fail must come before the first change, so that a failed mmap changes nothing. The
 //! model's `mmap.rs` has the order of the checks on Linux. `tests/mmap` tests places, merging and committed
-//! memory, and `tests/hugetlb/failed_calls.rs` failed mappings of huge pages. Most functions of a step are
-//! inlined only in optimised builds, because a kernel has little stack (`tests/stack_depth.rs`).
+//! memory, and `tests/hugetlb/failed_calls.rs` tests failed mappings of huge pages. Most functions of a step
+//! are inlined only in optimised builds, because a kernel has little stack (`tests/stack_depth.rs`).
 
 mod claim;
 mod driver;
@@ -172,7 +172,7 @@ impl<P: Platform> AddressSpace<P> {
             RangeClaim::NeedsExclusive => return Ok(Unclaimed::NeedsExclusive),
             RangeClaim::Killed => return Err(MmapError::Killed),
         };
-        // The insertion finds out whether the hint is free.
+        // The insertion checks whether the hint is free.
         let hint = guard.unchecked_hint(request);
         // If there is no place, the exclusive writer repeats the search and determines the error.
         let Some(start) = hint.or_else(|| guard.place(request).ok()) else {

@@ -182,8 +182,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         vma
     }
 
-    /// Updates the counters for the stored mapping. `vma` is `None` if the mapping was stored without a
-    /// claim, because other writers may already change it. Returns true if the mapping must be populated.
+    /// Updates the counters for the stored mapping. `vma` is `None` for a mapping that was stored without a
+    /// claim: other writers may already be changing its VMA. Returns true if the mapping must be populated.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(super) fn count_stored(
         &self,

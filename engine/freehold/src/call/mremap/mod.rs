@@ -202,7 +202,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let Some(bytes) = size.map(HugePageSize::bytes) else { return Ok(request) };
         let whole = |len: u64| len.checked_next_multiple_of(bytes).ok_or(MremapError::Invalid);
         let request = Remap { old_len: whole(request.old_len)?, new_len: whole(request.new_len)?, ..request };
-        // The lengths have grown, so that source and target may overlap now.
+        // The lengths have grown, so source and target may now overlap.
         let target_is_sane = !request.has_target() || request.target_is_sane::<P>();
         if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
     }
@@ -446,8 +446,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // One change of the tree for the target, and one for the source.
         self.reserve(2)?;
         // The source will be unmapped. All resources for its removal are allocated before any entry moves.
-        // The source is a separate VMA by now, and the target does not merge with it, so that the gathered
-        // set stays valid.
+        // The source is a separate VMA by now, and the target does not merge with it. The gathered set
+        // therefore stays valid.
         let leaving = match request.keeps_source() || from.is_empty() {
             true => None,
             false => Some(self.gather(&UnmapRange::trusted::<P>(from))?),
@@ -577,8 +577,8 @@ fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v
     }
 }
 
-/// Returns true if a call that moves this VMA can move no other VMA. On Linux this is the case for segments
-/// and devices of zeroes, because their files choose the address of a mapping.
+/// Returns true if a call that moves this VMA can move no other VMA. On Linux, segments and devices of zeroes
+/// move alone, because their files choose the address of a mapping.
 fn must_move_alone<P: Platform>(vma: &Vma<P>) -> bool {
     match vma.object() {
         Object::Zeroes(_) => true,
