@@ -43,8 +43,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// Fails with `Invalid` if nothing is mapped or an entry cannot be part of a huge page. Fails with
-    /// `InUse` if a page has references besides those of page tables. Fails with `Busy` if a page that a
-    /// userfaultfd's pager supplies is missing. Also fails if there is no memory, or if a fatal signal
+    /// `InUse` if a page has references besides those of page tables. Fails with `Busy` if a page is missing
+    /// and only a userfaultfd's pager may supply it. Also fails if there is no memory, or if a fatal signal
     /// arrives.
     pub(crate) fn collapse(
         &self,

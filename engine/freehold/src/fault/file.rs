@@ -256,8 +256,8 @@ fn shown_probes<'f, P: Platform>(
     probe_state::are_put(vma.flags()).then(|| file.mapping().probes().read::<P>(rcu))?
 }
 
-/// Returns the range that a read fault maps together with `page`. The range starts at the last multiple of
-/// `AROUND` up to `page`, or at the start of the VMA, whichever is higher. The range has `AROUND` bytes,
+/// Returns the range that a read fault maps together with `page`. The range starts at `page` rounded down to
+/// a multiple of `AROUND`, or at the start of the VMA, whichever is higher. The range has `AROUND` bytes,
 /// limited by the end of the VMA and of the table.
 fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, P>) -> UserRange {
     // A table's span is a multiple of `AROUND`, so the window does not start before the table.

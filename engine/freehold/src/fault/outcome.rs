@@ -201,7 +201,7 @@ pub(crate) enum FaultOutcome<P: Platform> {
 /// An event that a fault waits for with no lock held.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitFor {
-    /// The unlock of a frame: the page is being moved out of it, or its memory is failing.
+    /// The unlock of a frame from which a page is being moved, or whose memory is failing.
     Frame(Pfn),
     /// The return of a reserved huge page to its pool. Another task still has a reference to the page.
     HugePage(HugePageSize, u32),

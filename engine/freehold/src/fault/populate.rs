@@ -105,8 +105,7 @@ impl<P: Platform> AddressSpace<P> {
         self.populate_by(range, Policy::All)
     }
 
-    /// Like [`populate`](Self::populate), but a failure in one VMA does not prevent the others from being
-    /// populated.
+    /// Like [`populate`](Self::populate), but continues with the next VMA after a failure.
     pub(crate) fn populate_leniently(&self, range: UserRange) {
         // Only a fatal signal ends the call early, and then the result is not needed.
         let _ = self.populate_by(range, Policy::Leniently);

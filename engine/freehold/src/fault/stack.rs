@@ -90,8 +90,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Grows the stack as a range writer. Returns `None` if the call needs the mmap lock.
     ///
     /// The gap that remains below the stack is claimed together with the range that the stack grows into. A
-    /// concurrent mapping in the gap comes either before the claim, which then fails, or after the growth,
-    /// and then respects the gap.
+    /// concurrent mmap in the gap takes effect before the claim or after the growth. In the first case the
+    /// claim fails; in the second case mmap respects the gap.
     fn grow_stack_as_range_writer(&self, addr: u64) -> Option<Result<(), FaultError>> {
         let start = match self.address_state(addr) {
             AddressState::Mapped => return Some(Ok(())),
