@@ -239,7 +239,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Creates a file of this kind, and adds a file with a backing store to the engine's list. `committed`
-    /// says which of its memory counts as committed.
+    /// says which memory of the file counts as committed.
     pub(super) fn of_kind_committed(
         files: &Counted<Files<P>>,
         pager: impl Pager<P>,
@@ -256,7 +256,7 @@ impl<P: Platform> Mapping<P> {
         let size = size.min(largest);
         let home = RmapRoot::try_new(FileLock::new(files.file_rmap, files.lock_stats.clone()))?;
         if committed == Committed::Size {
-            // The file uncommits these pages when it is dropped, also if its own allocation fails.
+            // The drop of the file uncommits these pages, even if the allocation of the file fails.
             files.committed.charge(pages_to_commit(size))?.keep();
         }
         let mapping = Counted::try_new(Mapping {

@@ -164,8 +164,8 @@ impl<P: Platform> File<P> {
     }
 
     /// Creates the file of a shared anonymous mapping of `bytes` bytes. No other name refers to the file.
-    /// With `committed` the whole size counts as committed memory until the file is destroyed. Without it
-    /// (MAP_NORESERVE) only the pages that were touched count.
+    /// With `committed` the whole size counts as committed memory until the file is destroyed. Without
+    /// `committed` (MAP_NORESERVE), only the pages that were touched count.
     ///
     /// # Errors
     ///

@@ -111,8 +111,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         let _ = pages;
     }
 
-    /// Returns true if every page that is read from the backing store is zeroes. If so, the engine does not
-    /// allocate an absent page of shared memory in order to zero a part of it.
+    /// Returns true if every page that is read from the backing store is zeroes. If so, the engine can zero a
+    /// part of an absent page of shared memory without allocating the page.
     fn reads_zeroes(&self) -> bool {
         false
     }

@@ -167,7 +167,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns true if the page `index` still lies inside the file. The caller holds the lock of a page
-    /// table, and is about to make an entry in that table that maps no page of the file. If this check does
+    /// table, and is about to add to this table an entry that maps no page of the file. If this check does
     /// not see a concurrent truncation, the truncation finds that entry.
     pub(crate) fn is_inside(&self, index: PageIndex) -> bool {
         // Pairs with the fence in `cut`: either this task sees the new size, or the truncation sees the
@@ -191,7 +191,8 @@ impl<P: Platform> Mapping<P> {
         }
         let page = CachedPage { memory: self.files().memory(), pfn: found.pfn() };
         let is_still = found.is_still();
-        // The read section ends before `page` can be dropped, because that may drop the last reference.
+        // The read section ends before `page` can be dropped, because this drop may release the last
+        // reference to the frame.
         drop(rcu);
         is_still.then_some(page)
     }

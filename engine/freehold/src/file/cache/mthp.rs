@@ -72,7 +72,7 @@ pub(crate) fn block_around(index: PageIndex, pages: PageCount) -> PageRange {
 
 impl<P: Platform> Mapping<P> {
     /// Brings a page inside the file into the cache, unless the page is already there. Adds the largest
-    /// allowed block that contains the page and of which no page is in the cache yet.
+    /// allowed block around the page that has no page in the cache yet.
     ///
     /// # Errors
     ///

@@ -10,8 +10,8 @@
 //! This operation zaps nothing and waits for nothing. An entry that maps a page holds a reference, so mapped
 //! pages stay in the cache, and so do pages that are pinned, locked or being written back. A lookup that has
 //! just found the page either has raised the count, or fails to raise it and learns that the page is gone.
-//! The frame's dirty flag is reliable once no other reference is left: every store holds a reference until
-//! the frame is marked as dirty.
+//! The frame's dirty flag is reliable once no other reference is left: every store goes through a reference,
+//! which is kept until the frame is marked as dirty.
 //!
 //! All of this happens under the invalidate lock held for writing. The call takes the lock only if it is
 //! free, because pagers run with the lock held for reading. A fault that needs a page that is being dropped

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! No fault can bring a page back during these steps, because filling a page waits for the invalidate lock. A
-//! fault that found the page before raises the page's reference count, locks the table, and reads the word
-//! again (`mapping.rs`). If the zap locks that table later, the zap finds the entry. If the zap locked the
-//! table earlier, the fault finds the mark.
+//! fault that found the page before these steps raises the page's reference count, locks the table, and reads
+//! the word again (`mapping.rs`). If the zap locks that table later, the zap finds the entry. If the zap
+//! locked the table earlier, the fault finds the mark.
 //!
 //! The zap locks every table that it finds. A fault may use a table that did not exist when the zap passed.
 //! On a CPU that lets a load pass an earlier store, such a fault may miss the mark as well. The truncation
@@ -21,7 +21,7 @@
 //!
 //! Code that makes an entry without a page of the file raises no count. Under the lock of its table, such
 //! code calls [`is_inside`](Mapping::is_inside), which checks the size of the file. A fence in `is_inside`
-//! and one before the zap give the same guarantee.
+//! and a fence before the zap give the same guarantee as the count.
 //!
 //! `remove.rs` implements the steps from mark on (`cut`), and `unmap.rs` the zap. The order of the steps must
 //! not change. A new call that removes pages must use `cut`, and joins the lists in `cached_translations.rs`

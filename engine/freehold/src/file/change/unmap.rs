@@ -24,7 +24,7 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Like [`unmap`](Self::unmap) for the page `index`, keeping private copies. May miss an entry that is
+    /// Like [`unmap`](Self::unmap) for the page `index`, but keeps private copies. May miss an entry that is
     /// made concurrently; the caller detects such an entry by counting references.
     pub(super) fn unmap_present(&self, index: PageIndex) {
         let page = PageRange::one(index);

@@ -33,7 +33,8 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if some page cannot be written. That page stays dirty, and the other pages are written. Also
-    /// fails once after a dirty page anywhere in the file was lost with its memory.
+    /// fails once after the file has lost a dirty page, inside or outside this range, because the memory of
+    /// the page failed.
     ///
     /// # Locks
     ///

@@ -118,7 +118,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, where a fatal signal ends the wait; the page's fault mutex.
+    /// The invalidate lock for reading, killably; the page's fault mutex.
     pub(crate) fn insert_huge_page(
         &self,
         index: PageIndex,

@@ -101,8 +101,8 @@ impl<P: Platform> Segment<P> {
 
     /// Creates a segment like [`new`](Self::new), made of huge pages of the size `page` (SHM_HUGETLB). Pages
     /// come from the [pool](crate::engine::Engine::huge_pool) when they are first touched. With `reserved`,
-    /// the whole segment is reserved in the pool until it is destroyed. Without it (SHM_NORESERVE), no page
-    /// is reserved.
+    /// the whole segment is reserved in the pool until it is destroyed. Without `reserved` (SHM_NORESERVE),
+    /// no page is reserved.
     ///
     /// # Errors
     ///

@@ -144,8 +144,8 @@ pub trait VmOps<P: Platform>: Send + Sync + 'static {
     }
 
     /// Returns the frame of the page at offset `pgoff`, for an access that finds no entry. Only the first of
-    /// the returned frames is used. The frame must remain the page's frame until it is revoked, or as long as
-    /// this object lives.
+    /// the returned frames is used. The frame must remain the page's frame until the frame is revoked or this
+    /// object is dropped.
     ///
     /// # Errors
     ///
@@ -197,8 +197,8 @@ pub struct Special<P: Platform> {
 impl<P: Platform> Shared for Special<P> {}
 
 impl<P: Platform> Special<P> {
-    /// Creates an object with these hooks, for address spaces of the engine that `files` belongs to. Its
-    /// frames are never revoked.
+    /// Creates an object with these hooks, for address spaces of the engine that `files` belongs to. The
+    /// frames of this object are never revoked.
     ///
     /// # Errors
     ///
@@ -299,8 +299,8 @@ impl<P: Platform> Special<P> {
         self.mapping().map_or(Asked { of: None }, |mapping| mapping.asking())
     }
 
-    /// Returns the flags that the object adds to an entry, besides the flags that follow from those of the
-    /// VMA.
+    /// Returns the flags that the object adds to an entry, besides the flags that follow from the VMA's
+    /// flags.
     pub(crate) fn entry_flags(&self, flags: VmFlags) -> PteFlags {
         let mut entry = PteFlags::SPECIAL;
         match self.ops.caching() {
