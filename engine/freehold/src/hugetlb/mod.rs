@@ -1,5 +1,6 @@
 //! Huge pages that programs request explicitly (hugetlb): 2 MiB or 1 GiB mapped by one entry. The pages come
-//! from preallocated pools. Reservations guarantee that a process that got a mapping also gets its pages.
+//! from preallocated pools. Reservations guarantee that a process that got a mapping also gets the pages of
+//! the mapping.
 //!
 //! Reading order:
 //!

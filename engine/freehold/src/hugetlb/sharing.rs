@@ -9,15 +9,15 @@
 //! unshare    i_mmap exclusive   unlink the table; flush all its translations; wait for walks without locks
 //! ```
 //!
-//! A shared table belongs to several address spaces, so a change of one of its entries changes all of them. A
-//! call must therefore unshare a table first if it changes entries for its own address space only. A call
-//! must also unshare a table first if the call removes an entry and flushes only the CPUs of its own address
-//! space. The table must then stay unshared until the call ends.
+//! A shared table belongs to several address spaces, so a change of an entry of the table affects all these
+//! address spaces. A call must therefore unshare a table first if it changes entries for its own address
+//! space only. A call must also unshare a table first if the call removes an entry and flushes only the CPUs
+//! of its own address space. The table must then stay unshared until the call ends.
 //!
 //! A VMA is *open* while its flag `sharing_allowed` ([`HugetlbVma`]) is set: it may share tables with other
 //! open VMAs. A VMA whose flag is clear is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
 //! ([`each_alone`](Mapping::each_alone)) sometimes waits for the lock of one VMA. From this wait until the
-//! end of the walk, no VMA of the file starts to share a table, even an open VMA (`apart` in
+//! end of the walk, no VMA of the file, not even an open VMA, starts to share a table (`apart` in
 //! `state/huge_file.rs`).
 //!
 //! | call | its tables stay unshared because |

@@ -106,8 +106,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(())
     }
 
-    /// Verifies that no VMA covers only a part of a shared table (hazard C-12), and that VMAs that must not
-    /// share have no shared table.
+    /// Verifies that no VMA covers only a part of a shared table (hazard C-12), and that no shared table lies
+    /// in a VMA that must not share tables.
     ///
     /// # Panics
     ///

@@ -7,7 +7,7 @@
 //!
 //! `zap.rs` calls [`zap_own`] for one VMA. `file/change/unmap.rs` calls
 //! [`unmap_huge_pages`](Mapping::unmap_huge_pages) for truncation, hole punching and moved pages. The
-//! reservation of a private page must be restored when its owner discards the page, also if another task
+//! reservation of a private page must be restored when its owner discards the page, even if another task
 //! still has a reference: `tests/hugetlb/pages_in_use.rs` tests that.
 
 use super::state::{HugePageSize, reserves::Reserves};

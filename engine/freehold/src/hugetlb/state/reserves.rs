@@ -57,7 +57,7 @@ impl Reserves {
     }
 
     /// Marks the reservation of a page as used. Also called for a page that used no reservation, so that
-    /// [`is_reserved`](Self::is_reserved) does not return true for it later.
+    /// [`is_reserved`](Self::is_reserved) does not return true for this page later.
     ///
     /// # Errors
     ///
@@ -163,7 +163,7 @@ impl FileReserves {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory. Nothing is reserved unless the result is `Ok(true)`.
+    /// Fails if there is no memory. After an error or `Ok(false)`, nothing is reserved.
     pub fn reserve<P: Platform>(
         &self,
         memory: &Memory<P>,
