@@ -13,7 +13,7 @@
 //! | true | one range writer uses the break and may change it | false: set by the same task after it publishes its write set and before it leaves the gate |
 //!
 //! A task that finds `heap_locked` set becomes the exclusive writer. The flag is therefore false for the
-//! exclusive writer, and the break agrees with the mapped pages for every task that may read it.
+//! exclusive writer, and every task that may read the break finds a break that agrees with the mapped pages.
 //!
 //! `lock_heap` in `space/range_writer.rs` sets the flag. Two concurrent calls are tested by
 //! `brk_waits_for_another_brk` in `tests/range_writers.rs`. The rules of a single call are in the model's

@@ -47,8 +47,8 @@ impl<P: Platform> AddressSpace<P> {
     /// only in shared mappings.
     ///
     /// The child gets neither VMAs with `DONTCOPY` nor the contents of VMAs with `WIPEONFORK`. The child does
-    /// not get memory locks either, including those of mlockall for future mappings. Nor does the child get
-    /// registrations with userfaultfds that did not request fork events.
+    /// not get memory locks either, including those of mlockall for future mappings. The child gets
+    /// registrations only with userfaultfds that requested fork events.
     ///
     /// # Errors
     ///

@@ -63,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// See [`MergeError`]. After an error, new mappings follow the setting, but some existing mappings might
-    /// keep the previous one.
+    /// keep the previous setting.
     ///
     /// # Locks
     ///

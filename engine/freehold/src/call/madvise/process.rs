@@ -11,8 +11,8 @@ use crate::{error::MadviseError, platform::Platform, remote::IoVec, space::Addre
 
 /// Maximum number of ranges of one call (Linux's UIO_MAXIOV).
 const MAX_RANGES: usize = 1024;
-/// Maximum number of bytes that one call processes, which is also the maximum of a read. Bytes beyond it are
-/// ignored.
+/// Maximum number of bytes that one call processes, which is also the maximum of a read. Bytes beyond this
+/// number are ignored.
 const MAX_BYTES: u64 = 0x7fff_f000;
 
 impl<P: Platform> AddressSpace<P> {

@@ -97,7 +97,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         }
     }
 
-    /// Calls the driver and returns its answer, if it describes a valid mapping.
+    /// Calls the driver and returns its answer, if the answer describes a valid mapping.
     fn ask_driver(&self, file: &Counted<File<P>>, info: VmaInfo) -> Result<DriverAnswer<P>, MmapError> {
         let driver = file.driver().ok_or(MmapError::NotMappable)?;
         let mut asked = MapRequest::new(file, self.space.mmu(), info);
@@ -125,7 +125,7 @@ fn parts(run: &Run) -> impl Iterator<Item = Run> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Allocates the page tables for `runs`, where nothing is mapped.
+    /// Allocates the page tables for the addresses of `runs`. Nothing is mapped at these addresses.
     ///
     /// # Errors
     ///

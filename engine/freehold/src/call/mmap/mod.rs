@@ -299,8 +299,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             let guard = self;
             let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
             // If the VMA was created, it now prevents seals on its file, so `writing` is no longer needed.
-            // `writing` is dropped here, because this task may wait below, for example for the reader of a
-            // userfaultfd, and must not prevent seals during that wait.
+            // `writing` is dropped here, because this task must not prevent seals while it waits in the code
+            // below, for example for the reader of a userfaultfd.
             request.writing = None;
             mapped
         };

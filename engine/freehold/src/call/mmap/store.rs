@@ -197,9 +197,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         let locked = request.vm_flags.contains(VmFlags::LOCKED);
         let unlockable = VmFlags::DROPPABLE | VmFlags::SPECIAL | VmFlags::HUGETLB;
         if locked && (request.vm_flags.intersects(unlockable) || request.object.is_direct()) {
-            // These VMAs cannot have the lock flags that mlockall requests for new mappings, so the flags are
-            // removed here. As on Linux, the new VMA had the flags until here, and so did not merge with VMAs
-            // without the flags. The mapping is populated although it loses the flags.
+            // VMAs of these kinds cannot have the lock flags that mlockall requests for new mappings, so the
+            // flags are removed here. As on Linux, the new VMA had the flags until here, and so did not merge
+            // with VMAs without the flags. The mapping is populated although it loses the flags.
             let vma = vma.expect("memory that is stored without a claim can be locked");
             self.lock_vma(vma).set_flags(vma.flags() - VmFlags::LOCK_MASK);
         } else if locked {

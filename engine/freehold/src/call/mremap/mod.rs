@@ -8,7 +8,7 @@
 //!
 //! A move is prepared completely before anything changes: the source is split off its VMA and locked, and the
 //! target's VMA and page tables are allocated. Then the target is inserted into the tree, the entries move,
-//! and the empty source is unmapped. None of these steps can fail, so that no entry ever has to be moved back
+//! and the empty source is unmapped. None of these steps can fail, so no entry ever has to be moved back
 //! (hazard C-47). With `FIXED`, the target is unmapped before the preparation, and stays unmapped after a
 //! failure.
 //!

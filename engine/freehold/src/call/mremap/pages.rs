@@ -58,8 +58,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Moves the entries of `from` to the addresses from `to` on. `landing` is the target's VMA; `fresh` is
-    /// true if the target did not merge with another VMA. The source's TLB entries are flushed when this
-    /// function returns.
+    /// true if the target did not merge with another VMA. Flushes the TLB entries of the source before it
+    /// returns.
     pub(super) fn move_pages(
         &self,
         source: &Vma<P>,
