@@ -205,9 +205,9 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Serves the second rung while range writers are active. A claim of the VMA, which waits for the task
-    /// that changes the VMA, takes the place of the mmap lock. Returns `None` if the fault needs the mmap
-    /// lock nevertheless.
+    /// Serves the second rung while range writers are active. Waits for the task that changes the VMA, and
+    /// then claims the VMA instead of taking the mmap lock. Returns `None` if the fault needs the mmap lock
+    /// nevertheless.
     fn fault_under_claim(&self, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let state = RangeWriterState::default();
         let claimed = match self.claim_vma(&state, page) {

@@ -49,8 +49,8 @@ impl<P: Platform> AddressSpace<P> {
             Err(error) => return error.at(page),
         };
         let mut rights = vma_pte_flags(vma.flags()) | special.entry_flags(vma.flags());
-        // The entry is dirty only if the store of this fault succeeds with it. Otherwise the entry has no
-        // write permission, so a store faults again.
+        // The entry is dirty only if the store of this fault succeeds with this entry. Otherwise the entry
+        // has no write permission, so a store faults again.
         rights.set(PteFlags::DIRTY, write && rights.contains(PteFlags::WRITE));
         let rcu = P::rcu_read();
         if !asked.holds(&rcu) {
