@@ -2,11 +2,11 @@
 //! are contiguous, or copies.
 //!
 //! Without page tables, a mapping needs contiguous frames, and a removed page cannot be unmapped.
-//! `nommu/mmap.rs` therefore holds a [`PagesStay`] while it chooses. This value holds the file's invalidate
-//! lock for reading, so that no page leaves the cache. Shared memory gets contiguous frames from
-//! [`lay_out`](Mapping::lay_out), before its first page is added. The caller holds no lock of an address
-//! space. `tests/nommu/files.rs` tests the choice, and `tests/nommu/truncate.rs` tests truncation of mapped
-//! files.
+//! `nommu/mmap.rs` therefore holds a [`PagesStay`] while it chooses between the file's frames and copies.
+//! This value holds the file's invalidate lock for reading, so that no page leaves the cache. Shared memory
+//! gets contiguous frames from [`lay_out`](Mapping::lay_out), before its first page is added. The caller
+//! holds no lock of an address space. `tests/nommu/files.rs` tests the choice, and `tests/nommu/truncate.rs`
+//! tests truncation of mapped files.
 
 use super::{Mapping, cache::radix::Stay, mapping::FillError};
 use crate::{Pfn, platform::Platform};

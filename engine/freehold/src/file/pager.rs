@@ -89,7 +89,7 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     }
 
     /// Returns the storage frame that *is* the page `index` (DAX) of a [direct](crate::file::Mapping::direct)
-    /// file. If the storage has no such page yet, allocates one filled with zeroes. May be called
+    /// file. If the storage has no such page yet, allocates a page filled with zeroes. May be called
     /// concurrently for one page, and again after [`discard`](Self::discard).
     ///
     /// Only the first of the returned frames is used. [`Platform::frame`] must have a record of the frame,

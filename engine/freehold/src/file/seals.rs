@@ -2,8 +2,8 @@
 //! or mapped.
 //!
 //! A seal against writing requires that no mapping can write. The file therefore counts each VMA that may
-//! write to the file, now or after an mprotect. An mmap call that is about to create such a VMA also counts
-//! while it runs (Linux: i_mmap_writable):
+//! write to the file, now or after an mprotect. An mmap call that is about to create such a VMA is also
+//! counted while it runs (Linux: i_mmap_writable):
 //!
 //! | word | meaning | becomes |
 //! | --- | --- | --- |

@@ -13,9 +13,9 @@
 //! The frame's dirty flag is reliable once no other reference is left: every store goes through a reference,
 //! which is kept until the frame is marked as dirty.
 //!
-//! All of this happens under the invalidate lock held for writing. The call takes the lock only if it is
-//! free, because pagers run with the lock held for reading. A fault that needs a page that is being dropped
-//! waits for the lock, and then finds the page in the cache or reads it again.
+//! These steps run under the invalidate lock held for writing. The call takes the lock only if it is free,
+//! because pagers run with the lock held for reading. A fault that needs a page that is being dropped waits
+//! for the lock, and then finds the page in the cache or reads it again.
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
 //! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,

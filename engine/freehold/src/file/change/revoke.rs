@@ -9,8 +9,9 @@
 //!
 //! Code that makes an entry (`fault/special.rs`, `call/mmap/driver.rs`) reads the count before it calls the
 //! hook, and again in the read section in which it makes the entry. If the count is unchanged, the walk of
-//! the revocation finds the entry, because the VMA was linked earlier. If the count has changed, that code
-//! calls the hook again. Revocation never waits for a hook, so the driver may hold locks that its hooks take.
+//! the revocation finds the entry, because the VMA was linked before the walk. If the count has changed, that
+//! code calls the hook again. Revocation never waits for a hook, so the driver may hold locks that its hooks
+//! take.
 //!
 //! `file/kinds/special.rs` defines the count that code reads before it calls a hook
 //! ([`Asked`](crate::file::Asked)). A new call that maps the frame of a hook's answer must check the count in
