@@ -2,8 +2,8 @@
 //! reservations in such sets, and `file/kinds/huge_allocate.rs` keeps the pages that a fallocate added. A set
 //! usually contains all pages of a mapping or none, so it has few runs.
 //!
-//! A spin lock guards the runs, so nothing may be allocated or freed under it: [`Roomy`] carries the old
-//! buffer out of the lock. `set_of_reservations_grows` in `tests/hugetlb/pools.rs` fails if the buffer is
+//! A spin lock guards the runs, so nothing may be allocated or freed under it: [`Roomy`] keeps the old buffer
+//! until the lock is released. `set_of_reservations_grows` in `tests/hugetlb/pools.rs` fails if the buffer is
 //! freed under the lock. A change may need memory for one more run. If there is no memory, the change must
 //! leave the set unchanged.
 
@@ -102,8 +102,7 @@ impl IndexSet {
         Ok(gone)
     }
 
-    /// Makes sure that the next change needs no memory. The caller prevents changes by other tasks in
-    /// between.
+    /// Makes sure that the next change needs no memory. The caller prevents other changes until that change.
     pub fn prepare<P: Platform>(&self) -> Result<(), NoMemory> {
         self.with_room::<P>().map(drop)
     }
