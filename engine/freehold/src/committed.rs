@@ -23,10 +23,10 @@
 //! are Relaxed: they order no other memory access.
 //!
 //! `WriteGuard::charge` (`space/limits.rs`) charges for changes of an address space, and `file/committed.rs`
-//! charges for files. Each kept charge must be matched by a later `uncharge` of as many pages; otherwise the
-//! check in the `Drop` of [`CommittedMemory`] fails at the end of the engine. A file chooses its row of the
-//! table by `Committed` (`file/mapping.rs`). `tests/mmap/committed.rs` tests the rules of the table, and
-//! `loom_tests.rs` tests concurrent charges (`cargo xtask loom`).
+//! charges for files. Each kept charge needs a later `uncharge` of the same number of pages. If an `uncharge`
+//! is missing, the check in the `Drop` of [`CommittedMemory`] fails at the end of the engine. A file chooses
+//! its row of the table by `Committed` (`file/mapping.rs`). `tests/mmap/committed.rs` tests the rules of the
+//! table, and `loom_tests.rs` tests concurrent charges (`cargo xtask loom`).
 
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -92,9 +92,9 @@ impl From<Overcommitted> for NoMemory {
 pub(crate) struct CommittedMemory<H: Host> {
     /// The policy, encoded by [`Overcommit::word`].
     policy: AtomicU64,
-    /// Pages added less pages removed under [`Overcommit::Never`]; wraps below zero.
+    /// Number of pages added under [`Overcommit::Never`] minus the number removed under it. Wraps below zero.
     total: AtomicU64,
-    /// Pages added less pages removed under the other policies, per CPU.
+    /// Number of pages added under the other policies minus the number removed under them, per CPU.
     cells: Counter<H>,
 }
 

@@ -1,9 +1,9 @@
-//! Types without a value if the crate is built without a cargo feature.
+//! Types that have a value only if the crate is built with a certain cargo feature.
 //!
 //! A struct that is needed only with a feature has a field of such a type. Without the feature, no value of
-//! the struct can be created. The compiler knows this, and removes the code that handles such a value.
-//! `VmFlags::POSSIBLE` removes the code that depends on the flags of a VMA. A new feature also needs a row in
-//! `lib.rs` and an entry in `Cargo.toml`; `.ci/run` runs clippy on the crate without features.
+//! the struct can exist, so the compiler removes the code that handles such a value. `VmFlags::POSSIBLE`
+//! removes the code that depends on the flags of a VMA. A new feature also needs a row in `lib.rs` and an
+//! entry in `Cargo.toml`; `.ci/run` runs clippy on the crate without features.
 
 /// Defines a type that has a value only if the crate has a feature.
 macro_rules! feature {
@@ -14,7 +14,8 @@ macro_rules! feature {
 
         impl $name {
             /// Returns the value, or `None` if the crate does not have the feature.
-            // Always inlined, because the compiler removes the caller's code only if it sees the constant.
+            // Always inlined, because the compiler removes the caller's code only if the constant is visible
+            // in the caller.
             #[inline(always)]
             pub(crate) fn get() -> Option<Self> {
                 #[cfg(feature = $feature)]

@@ -23,8 +23,8 @@ pub enum HugePages {
 }
 
 settings! {
-    /// Sizes of the blocks of anonymous memory that a first store installs, unless it installs a huge page.
-    /// Corresponds to /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB
+    /// Sizes of the blocks that a first store to anonymous memory installs if it does not install a huge
+    /// page. Corresponds to /sys/kernel/mm/transparent_hugepage/hugepages-*kB/enabled for sizes below 2 MiB
     /// (multi-size THP).
     ///
     /// A store installs the largest block that has one of these sizes and contains the address. The block
@@ -102,8 +102,8 @@ settings! {
         /// Number of entries per node of the VMA tree. Range writers that change entries of one node share
         /// its latch.
         pub vma_nodes: NodeWidth,
-        /// Collects statistics of four kinds of locks. All locks of one kind share one record: mmap locks,
-        /// i_mmap locks of files, hugetlb VMA locks, and mutexes of faults on huge pages. Without the cargo
+        /// Collects statistics of four kinds of locks: mmap locks, i_mmap locks of files, hugetlb VMA locks,
+        /// and mutexes of faults on huge pages. All locks of one kind share one record. Without the cargo
         /// feature `stats`, no lock has statistics.
         pub lock_stats: bool,
     }

@@ -64,9 +64,8 @@ use freehold_vmspace::{Memory, PageCount, VmSpace};
 /// assert_eq!(engine.hugetlb_lock_stats().unwrap().read.acquired, 0);
 /// assert_eq!(engine.hugetlb_fault_stats().unwrap().write.acquired, 0);
 /// ```
-// Aligned to a cache line, so that the fields, which faults read, do not share a line with the
-// reference count. The count lies before the engine in memory, and is written whenever an address space is
-// created or dropped.
+// Aligned to a cache line: faults read the fields, and the reference count must not share a line with them.
+// The count lies before the engine in memory and is written whenever an address space is created or dropped.
 #[repr(align(64))]
 pub struct Engine<P: Platform> {
     /// The memory of all VMAs. Has locks of its own.

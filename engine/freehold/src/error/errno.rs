@@ -12,7 +12,7 @@ use freehold_vmspace::NoMemory;
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// Returns the number, positive. A system call returns its negative.
+    /// Returns the positive number. A system call returns the negated number.
     ///
     /// # Examples
     ///

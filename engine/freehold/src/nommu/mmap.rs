@@ -92,7 +92,7 @@ impl<P: Platform> NoMmuSpace<P> {
     /// - [`Invalid`](MmapError::Invalid): the address is fixed; or a read-only copy of some of the pages, but
     ///   not of all, is already mapped;
     /// - [`NotMappable`](MmapError::NotMappable): the mapping is shared, and the file does not lie in
-    ///   contiguous frames or ends before the mapping does;
+    ///   contiguous frames or ends before the end of the mapping;
     /// - [`OutOfMemory`](MmapError::OutOfMemory): no contiguous memory is left;
     /// - [`Io`](MmapError::Io): the file could not be read.
     ///

@@ -41,9 +41,9 @@
 //!    and drops its own copy.
 //! 2. **Pages in place are looked up and linked in one hold of the invalidate lock for reading.** Truncation
 //!    and hole punching hold the invalidate lock for writing. Both operations check the tree for pages in
-//!    place before they change the file. Either the mapping is already in the tree and the truncation is
-//!    refused, or the mapping finds that the pages are removed. The check does not change the tree, so it
-//!    holds the i_mmap lock for reading, and checks of one file run concurrently.
+//!    place before they change the file. Either the new mapping is already in the tree and the truncation is
+//!    refused, or `mmap` finds that the pages are removed. The check does not change the tree, so it holds
+//!    the i_mmap lock for reading, and checks of one file run concurrently.
 //! 3. **A region is created before the space is locked and released after the space is unlocked.** No page is
 //!    read, zeroed or copied while a lock of an address space is held.
 //!

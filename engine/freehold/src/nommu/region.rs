@@ -14,7 +14,7 @@
 //! | `run` | regions W and the space's lock W, by the only user of a single region | regions R, or the space's lock R of a user |
 //! | `source`, `regions` | never | without a lock |
 //!
-//! `regions.rs` has the set of all regions. For a new mapping, that file reuses a linked region
+//! `regions.rs` has the set of all regions. For a new mapping, `regions.rs` reuses a linked region
 //! ([`RegionUse::another`]), or creates a region ([`Region::alone`]) and links it ([`RegionUse::link`]).
 //! `munmap.rs` cuts a single region ([`RegionUse::change`]). `state/file_regions.rs` has the part of a region
 //! that a file uses.

@@ -234,7 +234,7 @@ impl<P: Platform> Regions<P> {
                 continue;
             }
             if text.first <= pages.start && pages.end <= text.first + here.run.pages() {
-                // SAFETY: the region is linked, and the caller holds the lock that guards it for writing.
+                // SAFETY: the region is linked, and the caller holds the lock of all regions for writing.
                 return Ok(Some(unsafe { RegionUse::another(region) }));
             }
             mismatch = true;

@@ -17,7 +17,7 @@
 //!    the pinning process uses.
 //! 2. fork does not share a page that is exclusive and pinned. The child gets a copy, which is made while no
 //!    CPU can store to the page through the parent's mapping. If fork has already processed a table, a pin
-//!    request finds the page there shared, and waits for the end of fork.
+//!    request finds that the pages of this table are shared, and waits for the end of fork.
 //! 3. A store to an exclusive page changes this page, regardless of other references to it.
 //!
 //! A long-term pin, for example for a registered device, is refused in two cases. Frames that are a file's
@@ -466,9 +466,9 @@ impl<'s, P: Platform> Pinning<'s, P> {
         (long && stored_to && !mapping.is_shmem()).then_some(PinError::Tracked)
     }
 
-    /// Pins pages of one table, up to `limit` or to the first page without the required rights. Fails if that
-    /// page is the first one. With `own`, pins only pages that belong to this space alone, or that allow a
-    /// long-term pin in any mapping.
+    /// Pins pages of one table, up to `limit` or to the first page without the required rights. Fails if
+    /// already the first page lacks these rights. With `own`, pins a page only if the page belongs to no
+    /// other space, or allows a long-term pin in any mapping.
     fn table(&mut self, limit: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (space, address) = (self.space, VirtAddr::new(self.at));
         if let Some(table) = space.vm.pte_table(address) {

@@ -1,6 +1,6 @@
 //! Output of public types for `{:?}`. The output contains only values that can be read without a lock,
 //! because the task that prints may hold any lock. A type of `file/`, `space/` or `engine/` whose fields need
-//! locks belongs here. The files of `Userfaultfd` and `NoMmuMapping` have the output of these types.
+//! locks belongs here. The output of `Userfaultfd` and `NoMmuMapping` is in the files of these types.
 
 use super::maps::{MapLine, MapName};
 use crate::{

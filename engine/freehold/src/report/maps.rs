@@ -62,7 +62,7 @@ impl<P: Platform> MapName<P> {
 pub struct MapLine<P: Platform> {
     /// First address.
     pub start: u64,
-    /// First address behind the end.
+    /// First address after the range of the line.
     pub end: u64,
     /// Access rights and properties.
     pub flags: VmFlags,

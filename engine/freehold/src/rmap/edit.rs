@@ -19,7 +19,7 @@ use freehold_vmspace::{PageIndex, UserRange};
 const BATCH: usize = 8;
 
 /// The right to link, unlink and rekey VMAs that map one object and whose anonymous pages belong to one tree.
-/// Walkers see several such changes as one step. If a tree does not exist, nothing is locked for it.
+/// Walkers see all changes of one edit as one step. If a tree does not exist, nothing is locked for it.
 pub(crate) struct RmapEdit<'e, P: Platform> {
     file: Option<RmapWriteGuard<'e, P, IMmap>>,
     pages: Option<RmapWriteGuard<'e, P, AnonPages>>,

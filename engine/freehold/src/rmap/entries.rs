@@ -8,12 +8,12 @@
 //! | [`mkclean`](Engine::mkclean) | of files | in shared mappings: the next store faults |
 //! | [`referenced`](Engine::referenced) | all | clears the accessed bit, without a flush |
 //!
-//! Each operation gets the number of a frame, without a lock or a reference. When the operation examines the
-//! frame, the frame may hold another page or none; the operation then changes nothing, except that
-//! `referenced` may clear accessed bits of the other page. `walk.rs` finds the page, its home and its places
-//! (the terms are explained in `mod.rs`). The entry at a place may change during the walk. A new operation
-//! therefore changes an entry only by a function of `VmSpace` that compares the frame under the lock of the
-//! page table, such as the functions in `entry.rs` of `freehold-vmspace`.
+//! Each operation gets the number of a frame, without a lock or a reference. If the frame holds another page
+//! or none by the time the operation examines it, the operation changes nothing, except that `referenced` may
+//! clear accessed bits of the other page. `walk.rs` finds the page, its home and its places (the terms are
+//! explained in `mod.rs`). The entry at a place may change during the walk. A new operation therefore changes
+//! an entry only by a function of `VmSpace` that compares the frame under the lock of the page table, such as
+//! the functions in `entry.rs` of `freehold-vmspace`.
 //!
 //! `rmap::page_entries` (`engine/freehold/tests`) tests this file.
 

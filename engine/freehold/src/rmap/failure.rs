@@ -219,7 +219,7 @@ impl<P: Platform> Engine<P> {
         self.memory().count_failed();
     }
 
-    /// Returns the page in a frame of which the caller has a reference. The returned page takes over that
+    /// Returns the page in a frame to which the caller has a reference. The returned page takes over that
     /// reference. Returns `None` if the page is being changed. Also returns `None` for a frame of storage,
     /// which does not move and which the engine cannot take out of use.
     ///

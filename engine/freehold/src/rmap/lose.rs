@@ -62,8 +62,7 @@ impl<P: Platform> Mapping<P> {
             // Relaxed: read under the lock that is held here.
             self.lost.store(true, Relaxed);
         }
-        // Release: the same order as for every change of a word of the cache. A fill of this page waits for
-        // the lock anyway.
+        // Release, as in every change of a word of the cache. A fill of this page waits for the lock anyway.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
         self.pages_went(1);
         self.prune(&pages_go, PageRange::one(index));

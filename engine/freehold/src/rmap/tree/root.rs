@@ -137,7 +137,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     ///
     /// # Safety
     ///
-    /// Within `_rcu`, the record of such a frame named `tree`.
+    /// At some moment of the read section `_rcu`, the record of such a frame contained the address `tree`.
     pub unsafe fn find(_rcu: &P::RcuGuard, tree: NonNull<Self>) -> Option<RmapRootRef<P, W>> {
         // SAFETY: a VMA or a file held a reference at some moment of the read section, so the memory stays
         // valid until the section ends.
