@@ -123,9 +123,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard)
     }
 
-    /// Becomes a range writer with the claims that `claim` makes. If that fails, becomes the exclusive writer
-    /// at a moment when `ready` returns a value. `ready` returns `None` while a range that the change needs
-    /// is closing. Also returns the value of `claim` or `ready`.
+    /// Becomes a range writer with the claims that `claim` makes. If the claim fails, becomes the exclusive
+    /// writer at a moment when `ready` returns a value. `ready` returns `None` while a range that the change
+    /// needs is closing. Also returns the value of `claim` or `ready`.
     ///
     /// # Errors
     ///
@@ -277,7 +277,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.claims().claim_hole(range.start(), range.end(), |above| self.guard_bytes(above))
     }
 
-    /// Returns the number of bytes below its start that an entry of the tree keeps free.
+    /// Returns the number of bytes that an entry of the tree keeps free below its start.
     // Called within RCU. The VMA may have been unmapped since the entry was read; RCU keeps it readable.
     #[inline]
     pub(crate) fn guard_bytes(&self, entry: &Entry) -> u64 {
@@ -322,7 +322,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Keeps the anon_vma of a VMA unchanged from here on. Returns false if the VMA has got its first
-    /// anon_vma during this call; what the caller has read before is then out of date.
+    /// anon_vma during this call; values that the caller has read before are then out of date.
     ///
     /// Without range writers the mmap lock held for writing keeps the anon_vma unchanged. With range writers,
     /// a fault that began earlier can still attach the first anon_vma until the VMA is write-locked.
@@ -359,9 +359,9 @@ impl<P: Platform> WriteGuard<'_, P> {
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim.
-    /// Stores nothing and returns false if `joins` returns true for a VMA that touches the hole, because the
-    /// mapping must then merge with that VMA, or if the leaf has no room. Other tasks may use the VMA as soon
-    /// as it is stored. A VMA that is not stored is freed.
+    /// Stores nothing and returns false in two cases: the leaf has no room, or `joins` returns true for a VMA
+    /// that touches the hole. In the second case the mapping must merge with that VMA. Other tasks may use
+    /// the VMA as soon as it is stored. A VMA that is not stored is freed.
     ///
     /// # Errors
     ///

@@ -38,7 +38,8 @@ impl Closings {
     }
 
     /// Counts the end of a reservation that was removed from the tree, and releases the lock. Then wakes the
-    /// sleepers, if there are any or if `wanted` says that range writers wait for the reservation.
+    /// sleepers, if there are any or if `wanted` is true. `wanted` is true if range writers wait for the
+    /// reservation.
     pub fn end<P: Platform>(&self, guard: WriteGuard<'_, P>, wanted: bool) {
         self.counted.store(self.counted.load(Relaxed) - 1, Relaxed);
         // Relaxed: a sleeper read the old number under the mmap lock. The sleeper therefore either sleeps and
@@ -78,9 +79,9 @@ impl Closings {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Ends a closing reservation. Takes the mmap lock for writing, unlinks those page tables at the edges of
-    /// the range that no other range needs, and removes the reservation from the tree. Flushes and frees the
-    /// tables after releasing the lock.
+    /// Ends a closing reservation. Takes the mmap lock for writing, unlinks the page tables at the edges of
+    /// the range if no other range needs them, and removes the reservation from the tree. Flushes and frees
+    /// the tables after releasing the lock.
     ///
     /// `counted` is true if an exclusive writer inserted the reservation. If `counted` is false, or if there
     /// are range writers now, this task ends the reservation as a range writer instead.

@@ -11,7 +11,8 @@
 use crate::PAGE_SIZE;
 use freehold_sync::FaultLock;
 
-/// Mode in which munmap of a large range holds the mmap lock, and for how long; see `change/unmap.rs`.
+/// Mode in which munmap of a large range holds the mmap lock, and the duration of each hold; see
+/// `change/unmap.rs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Unmap {
     /// Holds the mmap lock for writing during the whole munmap (Linux before 4.20).
@@ -85,8 +86,8 @@ pub enum HugetlbLock {
     VmaLock,
 }
 
-/// How changes of one address space exclude each other; see `docs/guide/ranges.md`. Without the cargo feature
-/// `range_writers`, every address space uses [`Whole`](Self::Whole), which is then the default.
+/// The way in which changes of one address space exclude each other; see `docs/guide/ranges.md`. Without the
+/// cargo feature `range_writers`, every address space uses [`Whole`](Self::Whole), which is then the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Write {
     /// One change at a time (Linux).

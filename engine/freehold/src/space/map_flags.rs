@@ -90,7 +90,7 @@ pub(crate) const DROPPABLE: u64 = 8;
 pub(crate) const DROPPED: VmFlags =
     VmFlags::DROPPABLE.union(VmFlags::NORESERVE).union(VmFlags::WIPEONFORK).union(VmFlags::DONTDUMP);
 
-/// Returns the VMA flags that follow from the arguments of mmap alone.
+/// Returns the VMA flags that follow directly from the arguments of mmap.
 pub(crate) fn vm_flags(prot: Prot, flags: MapFlags) -> VmFlags {
     let mut vm =
         VmFlags::MAYREAD | VmFlags::MAYWRITE | VmFlags::MAYEXEC | VmFlags::SOFTDIRTY | access_flags(prot);

@@ -94,7 +94,7 @@ settings! {
         pub data: core::ops::Range<u64>,
         /// Resource limits and privileges.
         pub limits: Limits,
-        /// Restrictions on executable memory. The embedder passes those that exec
+        /// Restrictions on executable memory. The embedder passes the restrictions that exec
         /// [inherits](Mdwe::inherited).
         pub mdwe: Mdwe,
         /// Setting, inherited at exec, that disables transparent huge pages.

@@ -8,7 +8,7 @@
 use crate::{PAGE_SIZE, file::Object, platform::Platform, space::map_flags::MapFlags};
 use freehold_vmspace::PageIndex;
 
-/// Bytes that a 2 MiB page table entry spans. Large anonymous mappings are aligned to it.
+/// Number of bytes that a 2 MiB page table entry spans. Large anonymous mappings are aligned to this number.
 pub(super) const HUGE: u64 = 2 << 20;
 
 /// A request for free addresses.

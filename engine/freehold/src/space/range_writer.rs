@@ -162,7 +162,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Ends a closing reservation as a range writer: removes its entry from the tree, and unlinks the page
-    /// tables at its edges that nothing else needs. `counted` is true if an exclusive writer inserted the
+    /// tables at its edges if nothing else needs them. `counted` is true if an exclusive writer inserted the
     /// entry.
     pub(super) fn end_closing_as_range_writer(&self, span: UserRange, counted: bool) {
         let _inside = self.mmap_lock.enter_range_writer();
@@ -176,8 +176,8 @@ impl<P: Platform> AddressSpace<P> {
         self.notify_waiters(&map);
     }
 
-    /// Removes a closing reservation from the tree, and unlinks the page tables at its edges that nothing
-    /// else needs. The caller then wakes waiters, or ends a [`RangeWriter`], which wakes them.
+    /// Removes a closing reservation from the tree, and unlinks the page tables at its edges if nothing else
+    /// needs them. The caller then wakes waiters, or ends a [`RangeWriter`], which wakes them.
     pub(super) fn remove_closing(&self, map: &ClaimWriter<'_, P>, span: UserRange) {
         self.with_edge_tables_unlinked(span, |unlink| {
             map.remove_reservation(span.start(), span.end(), Some((span.start(), unlink)));

@@ -12,9 +12,9 @@
 //! [`RESERVED`] distinguishes a VMA from the other entries.
 //!
 //! The caller of `decode` must keep the VMA of the entry from being freed, by a lock or by an RCU read
-//! section. The guards (`locking.rs`) and the lookups without a lock (`vma_lock.rs`, `speculate.rs`) do so,
-//! and are its only callers. Within a read section the VMA may already be detached, have other bounds than
-//! the entry, or belong to another space; the lookups check this.
+//! section. The guards (`locking.rs`) and the lookups without a lock (`vma_lock.rs`, `speculate.rs`) do so;
+//! `decode` has no other callers. Within a read section the VMA may already be detached, have other bounds
+//! than the entry, or belong to another space; the lookups check this.
 //!
 //! Every test of VMAs uses this file. The tests `cpu_arena` (`engine/freehold/tests`) test boundaries, and
 //! the tests `munmap` (`shuttle_engine`) test closing reservations.

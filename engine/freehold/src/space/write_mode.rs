@@ -11,7 +11,7 @@
 //! | with a conflict in more than an eighth of them | the conflict that exceeds the limit | about [`EXCLUSIVE_CHANGES`] changes have waited to be the exclusive writer |
 //!
 //! The gate of the mmap lock records which kind is in use (`freehold-sync/src/mmap_lock/gate.rs`). This file
-//! only decides when to change it. All values here are hints.
+//! only decides when to change the kind. All values here are hints.
 //!
 //! `claim.rs`, `closing.rs`, mmap and faults call these functions. A change here cannot make a result wrong,
 //! but may make calls slow: the benchmark `writers` (`freehold-bench`) measures their speed.
@@ -31,7 +31,7 @@ const MAX_CONFLICTS: u32 = 16;
 /// more than an eighth of all changes conflict.
 const DECAY_PERIOD: u64 = 16;
 
-/// The number of changes, times the number of CPUs, after which a CPU checks whether it is the only one that
+/// The number of changes, times the number of CPUs, after which a CPU checks whether it is the only CPU that
 /// changes the space. The check reads a counter of every CPU.
 const SOLO_CHECK_PERIOD: u64 = 64;
 

@@ -1,6 +1,6 @@
 //! The retire step of a call that removes mappings in several parts, as mmap over old mappings and mremap do.
-//! The call collects here the VMAs that its parts have unmapped, and the notice that memory has moved, until
-//! it has released its locks.
+//! Until the call has released its locks, it collects here the VMAs that its parts have unmapped, and the
+//! notice that memory has moved.
 //!
 //! `retire` must be called without a lock, because it may drop files and waits for the pagers of
 //! userfaultfds. The order of its parts is the order in which a pager must get the messages: unmapped

@@ -402,7 +402,8 @@ impl<P: Platform> WriteGuard<'_, P> {
                 None,
                 self.right.next(range.end()).filter(|next| next.start == range.end()).and_then(touching),
             ),
-            // The whole VMA would be merged away, which an object that counts its VMAs does not allow.
+            // The merge would remove the whole VMA. An object that counts its VMAs does not allow this
+            // removal.
             (true, true) if vma.object().counts_vmas() => (None, None),
             (true, true) => self.neighbours(range),
         }
@@ -456,8 +457,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }))
     }
 
-    /// Moves the border between two neighbours: `winner` grows by what `other` loses. Uses up one call of
-    /// `replace` that [`reserve`](Self::reserve) prepared.
+    /// Moves the border between two neighbours: `winner` grows by the addresses that `other` loses. Uses up
+    /// one call of `replace` that [`reserve`](Self::reserve) prepared.
     fn shift<'g>(
         &'g self,
         winner: &'g Vma<P>,

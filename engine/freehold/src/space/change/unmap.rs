@@ -207,7 +207,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Unmaps a range like [`unmap_by_design`](Self::unmap_by_design), but inlined, because moving a guard is
-    /// expensive. This function and those of the steps are inlined only in optimised builds. Without
+    /// expensive. This function and the functions of the steps are inlined only in optimised builds. Without
     /// optimisation their stack frames would add up (`tests/stack_depth.rs`).
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     pub(crate) fn unmap_by_design_inline(self, range: &UnmapRange) -> Result<(), MunmapError> {
@@ -310,7 +310,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Gathers the VMAs in the range.
-    // Inlined, and filled in place: the value is large to return.
+    // Inlined, and fills the value in place, because returning the large value would be expensive.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn fill(&mut self) -> Result<(), MunmapError> {
         let (guard, range) = (self.guard, self.range);

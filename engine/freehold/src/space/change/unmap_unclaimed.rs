@@ -5,8 +5,8 @@
 //! types it uses, with two differences:
 //!
 //! - The VMAs are write-locked with the leaf latched, so the lock must not wait: a VMA with readers needs a
-//!   claim. The VMAs are detached after they have left the tree. A lookup that has found one of them earlier
-//!   sees it write-locked, and looks again.
+//!   claim. The VMAs are detached after they have left the tree. A lookup that has found one of these VMAs
+//!   earlier sees that the VMA is write-locked, and looks again.
 //! - The step stores the closing reservation if anything is mapped. A small range is then zapped inside the
 //!   gate, so the gate need not be entered again.
 //!
@@ -118,7 +118,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
 
     /// Performs settle for a small range without files. `hole` is the hole that the range will leave. Zaps
     /// and unlinks all page tables inside the gate, so that one flush suffices, and flushes outside the gate
-    /// if that interrupts other processors: an exclusive writer must not wait for them.
+    /// if the flush interrupts other processors, because an exclusive writer must not wait for such a flush.
     fn settle_small(self, detached: Detached<'s, P>, hole: VaRange) -> Unmapped<'s, P> {
         let (space, span) = (self.space, detached.span);
         let mut gather = space.vm.exclusive_gather();

@@ -42,8 +42,8 @@ pub(crate) trait VmaRanges<P: Platform> {
         false
     }
 
-    /// Calls `f` with each VMA in `range` and the part of the VMA inside. `f` may split that VMA and merge it
-    /// with its neighbours. Returns true if there was no hole.
+    /// Calls `f` with each VMA in `range` and the part of the VMA inside `range`. `f` may split that VMA and
+    /// merge it with its neighbours. Returns true if there was no hole.
     ///
     /// # Errors
     ///

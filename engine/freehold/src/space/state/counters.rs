@@ -115,7 +115,7 @@ impl Size {
 ///
 /// A range writer first [reserves](Self::reserve_limits) what it may add to a size that has a limit. The
 /// reservation fails if `taken` would exceed the limit. No limit is therefore ever exceeded. A range writer
-/// never reports that a limit is reached: the task becomes the exclusive writer instead, for which the size
+/// never reports that a limit is reached: the task instead becomes the exclusive writer, for which the size
 /// is exact.
 pub(crate) struct Counters<P: Platform> {
     pub(in crate::space) taken: [AtomicU64; SIZES],
@@ -200,7 +200,7 @@ impl LimitReservation {
 /// Error of a reservation that could exceed a limit.
 pub(in crate::space) struct NearLimit;
 
-/// Number of values of [`Size`] that may have a limit. They come first in the enum.
+/// Number of values of [`Size`] that may have a limit. These values come first in the enum.
 const LIMITED: usize = 4;
 
 impl<P: Platform> Counters<P> {
