@@ -27,9 +27,9 @@ use freehold_sync::{Interrupted, Killed, atomic::AtomicU32, check_killed};
 use freehold_vmspace::{NoMemory, is_wp_marker};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Decides whether the pager must serve a fault in a registered VMA, and returns the outcome if so.
-    /// `page` is the start of a small page, or of a huge page of a pool whose tables the caller keeps in
-    /// place.
+    /// Returns the outcome of a fault in a registered VMA, or `None` if the engine serves the fault without
+    /// the pager. `page` is the start of a small page, or of a huge page of a pool whose tables the caller
+    /// keeps in place.
     #[inline(never)]
     pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let context = vma.uffd()?;
@@ -83,7 +83,7 @@ impl<P: Platform> AddressSpace<P> {
         self.sleep_for_pager(fault, addr, P::wait_killable)
     }
 
-    /// Like [`wait_for_pager`](Self::wait_for_pager), for an access of the program itself. The program
+    /// Waits like [`wait_for_pager`](Self::wait_for_pager), for an access of the program itself. The program
     /// retries the access after it has handled a signal, so any signal ends the wait.
     pub(crate) fn wait_for_pager_or_signal(&self, fault: &Userfault<P>, addr: u64) -> Result<(), FaultError> {
         self.sleep_for_pager(fault, addr, |word, seen| {

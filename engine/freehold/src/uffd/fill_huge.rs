@@ -126,8 +126,8 @@ impl<P: Platform> Filler<'_, P> {
         }
     }
 
-    /// Like `publish` for small pages. The table exists: it belongs to this VMA alone and stays while the VMA
-    /// is locked.
+    /// Does the work of `publish` for a huge page. The table exists: it belongs only to this VMA and stays
+    /// while the VMA is locked.
     fn publish_huge(&self, place: &HugePlace<'_, P>, new: &mut NewPage<'_>) -> Result<(), UffdError> {
         self.still_fills()?;
         let leaf = self.space.lock_place(place).ok_or(UffdError::OutOfMemory)?;

@@ -55,10 +55,10 @@
 //! | | COPY, CONTINUE, POISON | a change: by checking `changing` within the same RCU read section. DONTNEED: by the hugetlb VMA lock, so that a reservation is used or renewed once |
 //! | a page | WRITEPROTECT: changes a flag of the entry | the fault of a store, which checks the flag under the table's lock before it grants write permission |
 //!
-//! A page that COPY took from the pool and cannot map is freed, and its reservation restored, before the
-//! fault mutex is released. No other space shares the tables of a registered VMA. Registration unshares these
-//! tables with i_mmap held exclusively. A fault that shares a table checks the VMA's flags with i_mmap held
-//! (`hugetlb/sharing.rs`).
+//! If COPY cannot map a page that it took from the pool, it frees the page and restores the reservation
+//! before it releases the fault mutex. No other space shares the tables of a registered VMA. Registration
+//! unshares these tables with i_mmap held exclusively. A fault that shares a table checks the VMA's flags
+//! with i_mmap held (`hugetlb/sharing.rs`).
 
 pub(crate) mod event;
 pub(crate) mod fault;

@@ -332,9 +332,9 @@ impl<'m, P: Platform> Mover<'m, P> {
         if !frame.is_anon() || !frame.is_exclusive() {
             return Err(UffdError::Busy.into());
         }
-        // If another task is working on the page, this task waits for the other task. Otherwise the walk of
-        // that task, which starts from the page's old home, could miss the entry at the new place
-        // (`rmap/walk.rs`).
+        // If another task is working on the page, this task waits for the other task. Without this wait, the
+        // walk of the other task, which starts from the page's old home, could miss the entry at the new
+        // place (`rmap/walk.rs`).
         let Some(identity) = self.space.vm.memory().try_lock_frame(pfn) else {
             return Err(Obstacle::Wait(pfn));
         };

@@ -83,8 +83,8 @@ impl<P: Platform> Userfaultfd<P> {
         while at < range.end() {
             rounds.again::<P>()?;
             let fits = |vma: &Vma<P>| match vma.uffd().is_some_and(|other| Counted::ptr_eq(other, context)) {
-                // If any VMA in the range has huge pages, both ends of the range must be multiples of their
-                // size.
+                // If any VMA in the range has huge pages, both ends of the range must be multiples of the
+                // size of these pages.
                 true if vma.flags().contains(VmFlags::UFFD_WP) => match is_whole(vma, range) {
                     true => Ok(()),
                     false => Err(UffdError::Invalid),

@@ -139,8 +139,8 @@ impl<P: Platform> Userfaultfd<P> {
     ///
     /// # Errors
     ///
-    /// Fails with a [`UffdRegisterError`], checked in Linux's order. If memory runs out, the part of the
-    /// range before that point is registered.
+    /// Fails with a [`UffdRegisterError`]. The checks have Linux's order. If memory runs out, the part of the
+    /// range that was already processed stays registered.
     ///
     /// # Locks
     ///
@@ -314,7 +314,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         Ok(())
     }
 
-    /// Removes a context that is about to close from every VMA. Merging VMAs that become alike needs memory.
+    /// Removes from every VMA a context that is about to close. Merging VMAs that become alike needs memory.
     /// If there is no memory, the merge is skipped (hazard C-55).
     pub(crate) fn clear_uffd(&self, context: &Counted<Context<P>>) {
         let mut at = 0;

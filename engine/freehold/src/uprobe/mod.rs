@@ -145,8 +145,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// None if no task changes the address space. Otherwise the lookup takes the VMA's lock or the mmap lock
-    /// for reading. The caller holds no lock.
+    /// No lock if no task changes the address space. Otherwise the lookup takes the VMA's lock or the mmap
+    /// lock for reading. The caller holds no lock.
     ///
     /// # Examples
     ///

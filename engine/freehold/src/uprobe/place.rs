@@ -2,9 +2,9 @@
 //!
 //! All updates are made under the page table's lock and within one RCU guard. Executable memory is not
 //! written while any CPU can execute it: the entry is cleared and flushed first. A page is written in place
-//! only if this address space alone uses it. A concurrent process_vm_writev continues to use the same frame,
-//! so that no store is lost. A copy that this space alone uses is discarded only after the flush, and only if
-//! no other task holds a reference to the copy, so that no store can reach the copy any more.
+//! only if no other address space uses the page. A concurrent process_vm_writev continues to use the same
+//! frame, so that no store is lost. A copy that only this space uses is discarded only after the flush, and
+//! only if no other task holds a reference to the copy. No store can then reach the copy any more.
 //!
 //! The walk of `mod.rs` calls `settle_probes` for each VMA that maps the page, and mprotect calls
 //! `settle_text` for memory that loses write permission. No frame may be allocated or freed under the table's

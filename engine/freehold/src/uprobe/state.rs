@@ -41,7 +41,8 @@ pub(crate) fn are_put(flags: VmFlags) -> bool {
     cfg!(feature = "uprobe") && may_show(flags) && !flags.contains(VmFlags::WRITE)
 }
 
-/// A probe at one place of a file. Only `leaving` changes while readers can find the list that contains it.
+/// A probe at one place of a file. Only `leaving` changes while readers can find the list that contains the
+/// probe.
 pub(crate) struct Probe {
     /// Offset in the file, in bytes.
     offset: u64,

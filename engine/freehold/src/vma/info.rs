@@ -1,9 +1,10 @@
 //! A copy of a VMA's attributes, for code that must not refer to the VMA itself.
 //!
 //! Hooks of drivers and special mappings (`file/kinds/`) get a `VmaInfo`, and lookups without a lock
-//! (`space/speculate.rs`) return a `VmaInfo`. The copy keeps nothing: the VMA may be changed or unmapped as
-//! soon as the caller's lock is released. This file is a layer below files and VMAs, so it must use neither
-//! files nor VMAs. `shuttle_engine/speculative_lookup.rs` tests lookups without a lock.
+//! (`space/speculate.rs`) return a `VmaInfo`. The copy does not keep the VMA unchanged: the VMA may be
+//! changed or unmapped as soon as the caller's lock is released. This file is a layer below files and VMAs,
+//! so it must use neither files nor VMAs. `shuttle_engine/speculative_lookup.rs` tests lookups without a
+//! lock.
 
 use super::flags::VmFlags;
 use crate::{PAGE_SHIFT, PAGE_SIZE};

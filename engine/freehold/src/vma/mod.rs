@@ -113,8 +113,8 @@ pub struct Vma<P: Platform> {
     pub(crate) link: IntervalLink,
     /// The link in the rmap tree `tree`. Guarded by that tree's lock.
     pub(crate) anon_link: IntervalLink,
-    // Last cache line. Every locked reader writes this line, so it contains no field that lookups only read,
-    // or that faults without a wait only read.
+    // Last cache line. Every locked reader writes this line. Fields that lookups only read, and fields that
+    // faults without a wait only read, are therefore in the other lines.
     state: LastLine<P>,
 }
 
@@ -408,8 +408,8 @@ impl<P: Platform> Vma<P> {
     /// Returns true if the VMA belongs to `space` now. For a reader that has raised the count and has checked
     /// nothing else yet.
     pub(crate) fn is_owned_by(&self, space: &VmSpace<P>) -> bool {
-        // Relaxed: written while the VMA is detached. `attach` releases the new owner to the reader that
-        // raises the count.
+        // Relaxed: written while the VMA is detached. The release order in `attach` makes the new owner
+        // visible to the reader that raises the count.
         self.owner.load(Relaxed) == core::ptr::from_ref(space).addr()
     }
 

@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use core::ptr::NonNull;
 use freehold_sync::RcuHead;
 
-/// The length of a grace period from which the feature `log` reports it: a second.
+/// Minimum length of a grace period that the feature `log` reports: a second.
 #[cfg(feature = "log")]
 const LONG_NS: u64 = 1_000_000_000;
 

@@ -171,8 +171,8 @@ impl<P: Platform> Context<P> {
     }
 
     fn begin_change(&self) {
-        // The VMA's lock or the grace period makes the new count visible to fills. The release is not needed
-        // for that.
+        // The VMA's lock or the grace period makes the new count visible to fills. This visibility does not
+        // depend on the release.
         self.changing.fetch_add(1, Release);
     }
 

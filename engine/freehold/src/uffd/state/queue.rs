@@ -168,7 +168,7 @@ impl<P: Platform> List<P> {
 struct Lists<P: Platform> {
     /// True once the context is closed. From then on no waiter enters the queue.
     closed: bool,
-    /// True if a task sleeps on the bell or is about to. The next message then rings the bell.
+    /// True if a task sleeps on the bell or is about to sleep on it. The next message then rings the bell.
     armed: bool,
     pending: List<P>,
     delivered: List<P>,

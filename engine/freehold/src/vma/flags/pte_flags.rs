@@ -2,9 +2,9 @@
 //!
 //! All code that installs or changes an entry of a VMA computes the flags here: faults, mprotect, fills of a
 //! userfaultfd, moves of pages. Write permission is separate, because it also depends on the frame: a private
-//! page is writable only if it belongs to this address space alone. Two functions that disagree would give a
-//! page rights that its VMA does not have. A debug assertion in `resolve` (`fault/mod.rs`) detects an entry
-//! that denies an access which its VMA permits.
+//! page is writable only if it belongs to this address space alone. If two functions computed the flags
+//! differently, a page could get rights that its VMA does not have. A debug assertion in `resolve`
+//! (`fault/mod.rs`) detects an entry that denies an access which its VMA permits.
 
 use super::VmFlags;
 use freehold_pagetable::PteFlags;

@@ -2,9 +2,9 @@
 //! after a grace period.
 //!
 //! The slab reuses a free object at once, without waiting for a grace period. A reader that found the object
-//! in a read section (RCU) before it was freed may still access the memory then. The reader finds an object
-//! of the same type, and notices that the object is a different one. The memory holds an object of this type
-//! until a grace period after its chunk has left the slab.
+//! in a read section (RCU) before the object was freed may still access the memory afterwards. The reader
+//! finds an object of the same type, and notices that the object is a different one. The memory holds an
+//! object of this type until a grace period after its chunk has left the slab.
 //!
 //! | chunk | its objects | list | next state |
 //! | --- | --- | --- | --- |
@@ -44,8 +44,8 @@ use freehold_sync::{
 
 /// Number of objects that a CPU caches before it returns half of them to the depot.
 const CACHE: usize = if CHECKED { 4 } else { 32 };
-/// Number of idle chunks that stay allocated for reuse: ending one process and starting another allocates
-/// nothing.
+/// Number of idle chunks that stay allocated for reuse, so that starting a process after the end of another
+/// process allocates nothing.
 const IDLE: usize = if CHECKED { 0 } else { 8 };
 
 /// An object of a slab.
