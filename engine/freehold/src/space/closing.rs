@@ -108,7 +108,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn clear_for_write(&self, range: UserRange) -> bool {
         // A range writer has claimed its range, and neither a closing range nor a boundary can be claimed. If
-        // the space has neither, which is the common case, no lookup is needed.
+        // the space has no closing range and no boundary, which is the common case, no lookup is needed.
         self.range_writer().is_some() || !self.space.closings.any() || self.clear_for_write_slow(range)
     }
 

@@ -83,8 +83,8 @@ impl<P: Platform> WriteGuard<'_, P> {
         }
     }
 
-    /// Removes all [boundaries](super::cpu_arena) and searches again. Returns `None` if there are none, or
-    /// the caller is a range writer.
+    /// Removes all [boundaries](super::cpu_arena) and searches again. Returns `None` if there are no
+    /// boundaries, or the caller is a range writer.
     #[cold]
     fn find_placement_without_boundaries(&self, request: &PlacementRequest) -> Option<u64> {
         let may_be_there = self.range_writer().is_none() && self.space.closings.any();

@@ -2,7 +2,7 @@
 //! that the mapped object prefers.
 //!
 //! mmap, mremap and special mappings create a request, and `placement.rs` finds the place. `for_object`
-//! decides which objects are aligned so that huge pages can map them, by Linux's rule; the tests in
+//! decides by Linux's rule which objects are aligned so that huge pages can map them; the tests in
 //! `engine/freehold/tests/mmap` compare the resulting addresses with Linux's.
 
 use crate::{PAGE_SIZE, file::Object, platform::Platform, space::map_flags::MapFlags};

@@ -153,7 +153,7 @@ impl<P: Platform> RangeWriter<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
-    /// Wakes the tasks that wait for the claim, or for a closing reservation, that has just ended.
+    /// Wakes the tasks that wait for the claim or closing reservation that has just ended.
     #[inline]
     fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {
         if map.had_waiters() || self.closings.has_waiters() {

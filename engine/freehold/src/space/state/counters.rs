@@ -109,9 +109,9 @@ impl Size {
 /// # Credits
 ///
 /// A *credit* is an amount of pages or VMAs that a CPU has taken from an address space in advance. `taken` is
-/// the number of mapped pages (or VMAs) plus the credits of all CPUs, so `taken` is never less than what is
-/// mapped. The exclusive writer changes only `taken`. A range writer changes the credit of its CPU, and
-/// changes `taken` only if the credit does not suffice or becomes too large.
+/// the number of mapped pages (or VMAs) plus the credits of all CPUs, so `taken` is never less than the
+/// number of mapped pages (or VMAs). The exclusive writer changes only `taken`. A range writer changes the
+/// credit of its CPU, and changes `taken` only if the credit does not suffice or becomes too large.
 ///
 /// A range writer first [reserves](Self::reserve_limits) what it may add to a size that has a limit. The
 /// reservation fails if `taken` would exceed the limit. No limit is therefore ever exceeded. A range writer
@@ -361,8 +361,8 @@ impl<P: Platform> Counters<P> {
         self.per_cpu.with(|cpu| self.add_credit(cpu, size, less));
     }
 
-    /// Adds a removed VMA of `pages` pages to the credits of this CPU: to those of VMAs, of the total and of
-    /// `kind`.
+    /// Adds a removed VMA of `pages` pages to three credits of this CPU: the credits of VMAs, of the total
+    /// and of `kind`.
     #[inline]
     pub(in crate::space) fn give_vma_credits(&self, kind: Option<Size>, pages: u64) {
         self.note_credit();
@@ -497,8 +497,8 @@ impl<P: Platform> Counters<P> {
         all.wrapping_sub(seen) <= own + own / 16
     }
 
-    /// Returns true if this CPU should try to insert the boundary of its arena. Counts the placement if it
-    /// should not.
+    /// Returns true if this CPU should try to insert the boundary of its arena. If the CPU should not try,
+    /// counts the placement.
     pub(in crate::space) fn tries_boundary(&self) -> bool {
         self.per_cpu.with(|cpu| {
             let left = cpu.boundary_pause.load(Relaxed);
