@@ -146,10 +146,11 @@ impl<H: Host> CommittedMemory<H> {
         self.policy.load(Relaxed) & Overcommit::NEVER != 0
     }
 
-    /// Returns the number of committed pages; exact when none are added or removed concurrently.
+    /// Returns the number of committed pages. The number is exact if no pages are added or removed
+    /// concurrently.
     pub fn pages(&self) -> PageCount {
         let sum = self.total.load(Relaxed).wrapping_add_signed(self.cells.sum());
-        // A reader can see a removal on one CPU before the earlier addition on another, so the sum may be
+        // A reader can see a removal on one CPU before the earlier addition on another CPU, so the sum may be
         // negative for a moment.
         PageCount::new(if sum as i64 >= 0 { sum } else { 0 })
     }

@@ -127,8 +127,8 @@ impl<P: Platform> NoMmuSpace<P> {
         // An address hint cannot be honoured without an MMU.
         let _ = addr;
         let request = self.decode(len, prot, flags, file, offset)?;
-        // `_writing` is held until the frames have references. A call that seals the file recognizes pages in
-        // use by their references.
+        // `_writing` is held until the frames have references. A call that seals the file recognizes used
+        // pages by their references.
         let _writing = request.begin_writing()?;
         let (region, start) = self.region(&request)?;
         let range = start..start + request.pages.bytes();

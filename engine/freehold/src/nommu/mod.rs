@@ -13,7 +13,7 @@
 //! | a file, shared | the file's own frames, which must be contiguous | all shared mappings of the same pages |
 //!
 //! The frames of a mapping are its *region* (`region.rs`). One tree ([`Regions`]) contains all regions. Each
-//! file has a second tree of the regions that are found through the file, ordered by page (`regions.rs`). A
+//! file has a second tree, ordered by page, of the regions that are found through the file (`regions.rs`). A
 //! copy that several mappings share keeps its contents until the last mapping is unmapped, even if the file
 //! is written. The pages of a file lie in contiguous frames in two cases:
 //! - The file is shared memory whose pages are all allocated together. If the file has no pages yet, the

@@ -196,8 +196,8 @@ impl<P: Platform> AddressSpace<P> {
                 f(&found);
                 let frame = self.platform().frame(found.record);
                 if how.write && !frame.is_anon() {
-                    // The page is marked dirty after the store. A write-back during the store could otherwise
-                    // leave the page clean.
+                    // The page is marked dirty after the store. In the reverse order, a write-back during the
+                    // store could leave the page clean.
                     frame.set_dirty();
                 }
                 if found.counted {

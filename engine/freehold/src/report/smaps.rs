@@ -1,7 +1,7 @@
 //! The reports smaps, which shows the memory in use by each VMA, and smaps_rollup, which shows the sum.
 //!
 //! Each VMA is examined on its own, under a lock that keeps this VMA unchanged (`report/maps.rs`). A report
-//! of several VMAs is therefore no snapshot of the space. The figures come from the page tables
+//! of several VMAs therefore does not show the space at one moment. The figures come from the page tables
 //! (`freehold-vmspace/src/residency.rs`); this file formats them as Linux does.
 //!
 //! The rows (`ROWS`) must have Linux's names and order; rows for memory that the engine does not have, such

@@ -190,7 +190,8 @@ impl<P: Platform, W: RmapKind> RmapReadGuard<'_, P, W> {
         part_end(self.tree, pages, 1)
     }
 
-    /// Returns true if the tree contains `vma`. The caller knows that no other tree of this kind contains it.
+    /// Returns true if the tree contains `vma`. The caller knows that no other tree of this kind contains the
+    /// VMA.
     pub fn holds(&self, vma: &W::Node<P>) -> bool {
         // SAFETY: the VMA is live, and is in this tree or in none by the caller's promise.
         unsafe { self.tree.contains(NonNull::from(vma)) }

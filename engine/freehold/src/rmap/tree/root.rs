@@ -7,10 +7,10 @@
 //! never the relation between addresses and offsets. A forked child's VMA joins the home of the parent's VMA.
 //! Pages that the child makes in this VMA have the same home.
 //!
-//! A walk therefore finds every entry of a page. The walk also visits VMAs of other processes of the fork
-//! tree that have another page at this offset. For a page of a server with 1,000 children, these visits cost
-//! at most a thousand reads of page tables. A separate home for each forked process would avoid these reads,
-//! but would need a list of homes in every VMA.
+//! A walk therefore finds every entry of a page. The walk also visits the VMA of another process of the fork
+//! tree if this VMA has another page at the same offset. For a page of a server with 1,000 children, these
+//! visits cost at most a thousand reads of page tables. A separate home for each forked process would avoid
+//! these reads, but would need a list of homes in every VMA.
 //!
 //! Lifetime: each linked VMA, the file, and each walker hold a reference; pages do not. A VMA that maps an
 //! anonymous page keeps the home until the entry of the page is removed. The file keeps the home for the
