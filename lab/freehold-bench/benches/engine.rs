@@ -116,7 +116,8 @@ fn faults(criterion: &mut Criterion) {
     }
 }
 
-/// Maps `pages` for each thread, as one VMA or as one VMA per thread.
+/// Maps `pages` pages for each thread: in one VMA for all threads if `shared` is true, otherwise in one VMA
+/// per thread.
 fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     let whole = space.map(pages * PAGE * threads);
     if !shared && threads > 1 {
@@ -128,8 +129,8 @@ fn mapped(space: &Space, threads: u64, pages: u64, shared: bool) -> u64 {
     whole
 }
 
-/// Makes each thread fault on its own `pages`. After `pages` faults, unmaps the memory and maps it again.
-/// Only the faults are timed.
+/// Makes each thread fault `times` times, on `pages` pages of its own. After `pages` faults, unmaps the
+/// memory and maps it again. Only the faults are timed.
 fn fault_rounds(
     (map, fault, unmap): (impl Fn() -> u64, impl Fn(u64) + Sync, impl Fn(u64)),
     threads: u64,

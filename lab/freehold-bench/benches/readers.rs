@@ -4,8 +4,8 @@
 //! unmaps pages; the writer's percentiles show the delay. Then the bench measures pins per page (`pins`), and
 //! reads of a VMA with and without its lock (`looks`). The engine's memory is phantom (`src/engine.rs`).
 //! Compared measurements alternate in one run. The figures of the host kernel are for calls that do the same
-//! work; they include the system call itself, and the memory is real. Compare only the change that the reader
-//! causes on each side.
+//! work; they include the system call itself, and the memory is real. Compare only how much the reader
+//! changes the writer's figures, for the engine and for the host kernel.
 
 use freehold::{
     engine::{Config, Engine},

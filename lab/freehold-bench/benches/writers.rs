@@ -165,7 +165,8 @@ fn main() {
 }
 
 /// Returns the nanoseconds in which two threads pass a cache line to each other and back. The time depends on
-/// where the host runs the two threads. It determines the figures of the rows in which threads share a line.
+/// where the host runs the two threads, and it determines the figures of the rows in which threads share a
+/// line.
 fn round_trip() -> f64 {
     const TRIPS: u64 = 50_000;
     let turn = AtomicU64::new(0);
@@ -213,13 +214,14 @@ fn peers() {
     }
 }
 
-/// Prints a row: the times of one call of one and of two threads, and the ratio of their rates.
+/// Prints a row: the time of one call with one thread and with two threads, and the ratio of the two rates.
 fn show(load: &str, subject: &str, [one, two]: [f64; 2]) {
     let [each, of_two] = [1e9 / one, 2e9 / two];
     println!("{load:<30} {subject:<16} {each:>12.0} {of_two:>12.0} {:>16.2}", two / one);
 }
 
-/// Returns the operations per second of one and of two threads, for each side. The measurements alternate.
+/// Returns the operations per second with one thread and with two threads, for each side. The measurements
+/// alternate.
 fn in_turns(sides: usize, measure: impl Fn(usize, usize) -> f64) -> Vec<[f64; 2]> {
     let mut rates = vec![[const { Vec::new() }; 2]; sides];
     for _ in 0..TURNS {

@@ -2,7 +2,7 @@
 //!
 //! [`LockedTree`] is the code that a kernel would write first. Lookups take the lock for reading, changes for
 //! writing; there is no page table. The operations are those of [`Subject`] (`lib.rs`). The code must stay
-//! simple, because the benches show what the engine costs and gains compared with it.
+//! simple, because the benches show what the engine costs and gains compared with this code.
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use parking_lot::RwLock;

@@ -69,7 +69,7 @@ pub trait Subject: Sized {
     fn new() -> Self;
     /// Returns the entry that contains `key`.
     fn lookup(&self, key: u64) -> Option<Entry>;
-    /// Removes the entries from `start` to `end`, and inserts these instead.
+    /// Removes the entries from `start` to `end`, and inserts the entries `with`.
     fn replace(&mut self, start: u64, end: u64, with: &[Entry]);
     /// Returns the highest free place for `len` bytes.
     fn gap(&self, len: u64) -> Option<u64>;
@@ -226,7 +226,7 @@ impl<S: Subject> Workload<S> {
         self.map_unmap_len(2 * PAGE);
     }
 
-    /// Maps and unmaps a size that fits only below all entries.
+    /// Maps and unmaps a range whose length fits only below all entries.
     #[inline]
     pub fn map_unmap_far(&mut self) {
         self.map_unmap_len(8 * PAGE);
@@ -247,7 +247,8 @@ impl<S: Subject> Workload<S> {
         black_box(self.subject.gap(black_box(2 * PAGE)));
     }
 
-    /// Searches for a size that fits only below all entries: an unaugmented tree has to read every entry.
+    /// Searches for a gap whose length fits only below all entries. An unaugmented tree has to read every
+    /// entry.
     #[inline]
     pub fn gap_far(&mut self) {
         black_box(self.subject.gap(black_box(8 * PAGE)));

@@ -109,7 +109,7 @@ fn report(call: &str, pages: u64, threads: u64, beside: bool, ours: Vec<f64>, th
 }
 
 /// Lets `threads` threads fill their areas, with `pages` pages per call. Returns the mean time of a page for
-/// one thread, in nanoseconds. If `beside`, another thread maps and unmaps a page during the calls.
+/// one thread, in nanoseconds. If `beside` is true, another thread maps and unmaps a page during the calls.
 fn round<S: Side>(side: &S, call: Call, pages: u64, threads: u64, beside: bool) -> f64 {
     (0..threads).for_each(|thread| side.reset(call, thread));
     let (stop, started) = (AtomicBool::new(false), AtomicBool::new(!beside));
