@@ -6,9 +6,9 @@
 //! program, and `compare` reads the trace. Both lists come from one process, so records have the same
 //! addresses in both. The layout of the records is that of any other build. The accesses of the simulation
 //! itself are left out by its [marks](freehold_sim::trace). The program prints a Markdown table for each
-//! operation; `docs/results/coverage.md` records the tables. It fails if a line that the simulation did not
-//! see has no explanation. An explanation is an entry of `REASONS`; add an entry only if no processor could
-//! contend for the line. In all other cases, make the access visible to the simulation.
+//! operation; `docs/results/coverage.md` records the tables. The program fails if the simulation did not see
+//! a line and no explanation is known. An explanation is an entry of `REASONS`; add an entry only if no
+//! processor could contend for the line. In all other cases, make the access visible to the simulation.
 
 #[cfg(not(sim))]
 fn main() {
@@ -177,9 +177,10 @@ mod compare {
     }
     type Lines = BTreeMap<u64, Touched>;
 
-    /// The reasons why lines are not seen. Each has four parts: a part of the record's name; a part of the
-    /// path of every file that touches the lines (if the part ends in `*`, of at least one such file); true
-    /// if the reason also covers lines that are written; the text for the table.
+    /// The reasons why lines are not seen. Each has four parts. The first is a part of the record's name. The
+    /// second is a part of the path of every file that touches the lines; if it ends in `*`, one such file is
+    /// enough. The third is true if the reason also covers lines that are written. The fourth is the text for
+    /// the table.
     const REASONS: &[(&str, &str, bool, &str)] = &[
         ("AddressSpace", "", false, "these fields are written when the space is made"),
         ("RmapRoot", "rwsem", false, "the lock's rank and statistics, written when it is made"),

@@ -112,8 +112,8 @@ fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outco
     Ok(())
 }
 
-/// Fills memory, and forks every 16 rounds. Checks that the child sees the memory at the time of the fork,
-/// and that later stores of one process are not visible in the other process.
+/// Fills memory, and forks every 16 rounds. Checks that the child sees the memory as it was at the time of
+/// the fork, and that later stores of one process are not visible in the other process.
 fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
     let own = shared + PART;
     for round in 0..ROUNDS {

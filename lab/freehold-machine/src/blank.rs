@@ -1,10 +1,11 @@
 //! Types whose initial value is all zero bytes.
 //!
 //! The arrays of a machine (frames, tables, records; `inner.rs` and `pool.rs`) are mapped from the host as
-//! zero pages and used without initialisation, so that large machines cost nothing until they are touched. A
-//! type may be in such an array only if it implements [`Blank`], which asserts that zero bytes are a valid
-//! value. Under the checker of schedules, values are built one by one instead, because the checker's atomics
-//! are not plain integers. `host_std/array.rs` and `host_shuttle/array.rs` are the two kinds of arrays.
+//! zero pages and used without initialisation, so that the memory of a large machine costs nothing until it
+//! is touched. A type may be in such an array only if it implements [`Blank`], which asserts that zero bytes
+//! are a valid value. Under the checker of schedules, values are built one by one instead, because the
+//! checker's atomics are not plain integers. `host_std/array.rs` and `host_shuttle/array.rs` are the two
+//! kinds of arrays.
 //!
 //! A new type in an array needs an implementation of [`Blank`] with the reason why zero bytes are valid. The
 //! type must need no drop (`host_std/array.rs` checks this at compile time), and must change only through
@@ -26,7 +27,7 @@ use std::sync::atomic::AtomicU64;
 ///
 /// # Safety
 ///
-/// The value that `blank` returns has only zero bytes wherever the atomics are the processor's own.
+/// The value that `blank` returns has only zero bytes on every host whose atomics are those of the processor.
 pub(crate) unsafe trait Blank {
     #[allow(dead_code, reason = "only the host of the checker makes values one by one")]
     fn blank() -> Self;

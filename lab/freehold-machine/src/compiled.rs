@@ -1,11 +1,11 @@
 //! Instantiates the engine for this machine in this crate, once for all programs that use it.
 //!
-//! Crates that are compiled with `opt-level` 1 or less share the code of generic functions: a crate takes the
-//! code of a function from a crate that it uses, if that crate has the code. Without the list in
-//! [`compiled`], each test program would compile the engine again. Nothing calls [`compiled`]; add a call of
-//! the engine to the list if many test programs use it. A call that is missing from the list is compiled in
-//! each program that uses it, so an omission costs only time. `lib.rs` includes this file only in builds with
-//! debug assertions.
+//! Crates that are compiled with `opt-level` 1 or less share the code of generic functions: a crate uses the
+//! code of a function that one of its dependencies has already compiled. Without the list in [`compiled`],
+//! each test program would compile the engine again. Nothing calls [`compiled`]; add a call of the engine to
+//! the list if many test programs use it. A call that is missing from the list is compiled in each program
+//! that uses it, so an omission costs only time. `lib.rs` includes this file only in builds with debug
+//! assertions.
 
 use crate::{Machine, Process};
 use freehold::{

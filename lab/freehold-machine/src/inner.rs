@@ -59,7 +59,7 @@ pub(crate) struct Inner<F> {
 }
 
 /// Counts of the flushes that threads request under one number of `with_cpu`. Only the thread that is inside
-/// `with_cpu` with that number writes.
+/// `with_cpu` with that number writes the counts.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct FlushCounts {

@@ -45,7 +45,8 @@ pub(crate) struct Pool {
 }
 
 /// Keeps a value on cache lines of its own. Each batch of frames moves these lines to another thread. The
-/// fields next to the value are on other lines, because every walk and every access to a record reads them.
+/// fields next to the value are on other lines, because every walk and every access to a record reads these
+/// fields.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);

@@ -28,7 +28,7 @@ pub(super) struct Record {
     countdown: AtomicU64,
     /// Number of waits that began. Only the task itself writes it.
     waits: AtomicU64,
-    /// The word on which the task sleeps, if the host needs it to wake the task.
+    /// The word on which the task sleeps, if the host needs the word to wake the task.
     #[allow(dead_code, reason = "the checker of schedules finds sleepers in a list")]
     pub(super) sleep: Sleep,
 }

@@ -1,9 +1,9 @@
 //! The TLB of one CPU: cached leaves, and cached tables that walks went through.
 //!
-//! A [`Tlb`] holds the entries of several spaces. A [`Leaf`] translates a page, a [`Walk`] leads to a table.
-//! Each entry has a [`Tag`] (space, page, level) and a *stamp*, the value of the free clock (`pool.rs`) from
-//! before its walk. `cpu.rs` looks up and inserts entries, `mmu.rs` flushes them, and `oracle.rs` searches
-//! them, all under the CPU's lock (`cpu_shared.rs`).
+//! A [`Tlb`] holds the entries of several spaces. A [`Leaf`] translates a page, and a [`Walk`] leads to a
+//! table. Each entry has a [`Tag`] (space, page, level) and a *stamp*, the value of the free clock
+//! (`pool.rs`) from before its walk. `cpu.rs` looks up and inserts entries, `mmu.rs` flushes them, and
+//! `oracle.rs` searches them, all under the CPU's lock (`cpu_shared.rs`).
 //!
 //! Both caches keep an entry until the entry is evicted or flushed, or until an access to its address faults,
 //! even if the tables change. An engine that forgets a flush therefore uses a stale translation. The oracles

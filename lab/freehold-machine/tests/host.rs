@@ -217,8 +217,8 @@ unsafe fn free(head: NonNull<RcuHead>) {
     object.runs.fetch_add(1, SeqCst);
 }
 
-/// The deferred object is on the stack of its thread, so a barrier that returns early would leave a function
-/// that uses freed stack. Barriers of six threads run concurrently, and batches run in any order.
+/// The deferred object is on the stack of its thread, so if a barrier returned early, a deferred function
+/// would use freed stack memory. Barriers of six threads run concurrently, and batches run in any order.
 #[cfg(not(shuttle))]
 #[test]
 fn rcu_barrier_waits_for_functions_of_its_own_thread() {

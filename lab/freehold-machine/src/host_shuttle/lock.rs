@@ -1,6 +1,6 @@
-//! The machine's short lock, as a mutex of the checker, which may run another thread while a thread holds the
-//! lock. `host_std/lock.rs` describes the rules for holders. A spin lock is not possible here: the checker
-//! need not run the holder, so a thread could spin for ever.
+//! The machine's short lock is a mutex of the checker here. The checker may run another thread while a thread
+//! holds the lock. `host_std/lock.rs` describes the rules for holders. A spin lock is not possible here: the
+//! checker need not run the holder, so a thread could spin for ever.
 
 use shuttle::sync::{Mutex, MutexGuard, PoisonError};
 

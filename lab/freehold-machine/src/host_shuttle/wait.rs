@@ -28,7 +28,7 @@ pub(super) type Sleep = ();
 struct Sleeper {
     address: usize,
     bell: Arc<Condvar>,
-    /// The task, and which signals wake it. `None` if no signal ends the wait.
+    /// The task, and the signals that wake it. `None` if no signal ends the wait.
     task: Option<(Task, Ends)>,
 }
 
@@ -52,7 +52,7 @@ impl Task {
         wake(&mut sleepers, usize::MAX, |sleeper| self.sleeps_as(sleeper) == Some(Ends::ByAny));
     }
 
-    /// Returns which signals end this sleep, if the sleeper is this task.
+    /// Returns the signals that end the sleep, if the sleeper is this task.
     fn sleeps_as(&self, sleeper: &Sleeper) -> Option<Ends> {
         let (task, ends) = sleeper.task.as_ref()?;
         Arc::ptr_eq(&self.0, &task.0).then_some(*ends)

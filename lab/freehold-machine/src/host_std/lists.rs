@@ -1,6 +1,6 @@
 //! Lists of free numbers, one for each CPU, in front of the shared list of a pool (`pool.rs`), as in a
-//! kernel's page allocator. Without the lists of the CPUs, each operation would move the cache lines of the
-//! shared list, and of the record and the contents of the lowest free number, from CPU to CPU.
+//! kernel's page allocator. Without these lists, each operation would move cache lines from CPU to CPU: the
+//! lines of the shared list, and the lines with the record and the contents of the lowest free number.
 //!
 //! Only a machine without oracles has these lists. The tests of other machines expect that the lowest free
 //! number is taken first, and that a second free of a number is found at once. With lists, a second free is

@@ -39,7 +39,7 @@ use std::sync::{Mutex, MutexGuard};
 /// Number of threads that may be inside `with_cpu` at once. The first threads have numbers of their own. All
 /// further threads share the last number, one at a time.
 pub(crate) const MAX_CPUS: usize = 64;
-/// The number of all threads that have no number of their own.
+/// The number that all threads without a number of their own share.
 const SHARED: usize = MAX_CPUS - 1;
 /// Marks a thread that has no number yet.
 const UNSET: usize = usize::MAX;
@@ -57,8 +57,8 @@ static NUMBERS: Mutex<Numbers> = Mutex::new(Numbers { next: 0, returned: Vec::ne
 /// Held by the thread that is inside `with_cpu` with the number `SHARED`.
 static SHARED_TURN: Mutex<()> = Mutex::new(());
 
-/// The numbers from `next` on, which no thread has had, and the numbers that threads returned when they
-/// ended.
+/// The free numbers. No thread has had a number from `next` on; `returned` has the numbers of threads that
+/// have ended.
 struct Numbers {
     next: usize,
     returned: Vec<usize>,

@@ -75,8 +75,8 @@ pub(crate) fn rcu_read() -> RcuGuard {
 /// Defers `f(head)` until a grace period has passed.
 ///
 /// # Safety
-/// `head` belongs to this module until `f(head)` runs, on any thread, after all read sections that are open
-/// now have ended.
+/// `head` belongs to this module until `f(head)` runs. `f(head)` may run on any thread once all read sections
+/// that are open now have ended.
 pub(crate) unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
     let at = with_cpu(|number| number % BATCHES);
     let full = {

@@ -21,9 +21,9 @@ thread_local! {
     static TASK: Task = Task::new();
 }
 
-/// The address of the word that the task sleeps on, and which signals end the sleep. `None` if no signal ends
-/// the sleep. The word outlives its entry here, because the sleeper borrows the word and removes the entry
-/// before it returns.
+/// The address of the word that the task sleeps on, and the signals that end the sleep. `None` if no signal
+/// ends the sleep. The word outlives its entry here, because the sleeper borrows the word and removes the
+/// entry before it returns.
 pub(super) type Sleep = Mutex<Option<(WordAddress, Ends)>>;
 
 /// The word that a sleeper borrows.

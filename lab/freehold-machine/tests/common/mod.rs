@@ -1,5 +1,5 @@
-//! A minimal kernel in which a test can also make mistakes, such as a missing flush, and [`run`], which runs
-//! a test once or with many schedules.
+//! A minimal kernel with which a test can also make mistakes, such as a missing flush. In addition, [`run`]
+//! runs a test once or with many schedules.
 //!
 //! [`Toy`] is one address space. It writes page table entries directly, so it depends only on the machine and
 //! the format, and it does exactly what a test tells it: it flushes nothing by itself except in

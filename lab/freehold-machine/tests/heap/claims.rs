@@ -3,8 +3,8 @@
 //! The code under test is `space/claim.rs` and the writers of the VMA tree in `freehold-range`. The claim or
 //! lock of the failed change is released, so no thread waits for it, and the change can be repeated.
 //! `change_without_memory` makes changes (`change`) whose first, second or third allocation fails. Each test
-//! requires that some allocation failed. A claim that is kept shows as a change that cannot be repeated, or
-//! as a test that never ends.
+//! requires that some allocation failed. If a change keeps its claim, the change cannot be repeated, or the
+//! test never ends.
 
 use freehold::{
     PAGE_SIZE,
@@ -95,8 +95,8 @@ fn change_without_memory(process: &Process, first: u64, rounds: u64) -> u64 {
 }
 
 /// Memory runs out in a change while another change waits and holds a claim of its own. The failed change
-/// leaves no claim behind: the thread has a fatal signal pending, so it can repeat the change only if it need
-/// not wait.
+/// leaves no claim behind. The thread repeats the change with a fatal signal pending, which succeeds only if
+/// no claim makes the thread wait.
 #[test]
 fn c10_claim_is_released_when_allocation_fails() {
     let failures = with_scene(Write::RangesOnly, |process| {

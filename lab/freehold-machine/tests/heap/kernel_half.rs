@@ -1,7 +1,7 @@
 //! Root tables whose upper half belongs to the kernel (`src/kernel.rs`), as on x86-64.
 //!
-//! `freehold::platform`, "A kernel's own half", promises: the entries are present in every address space,
-//! also those that are added while the spaces run; the engine never touches them; a root is empty when it is
+//! `freehold::platform`, "A kernel's own half", promises: every address space has the entries, including
+//! entries that are added while the space runs; the engine never touches them; a root is empty when it is
 //! freed.
 //!
 //! | test | how |

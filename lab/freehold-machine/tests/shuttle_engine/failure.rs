@@ -146,8 +146,8 @@ fn memory_failure_concurrent_with_fork_store_and_munmap() {
         });
         let mut cpu = scene.machine.cpu(2);
         // A copy that was made before the failure is another page and is kept. A process that maps the failed
-        // page has lost it. A store of the child to the failed page itself is lost; the store goes to that
-        // page if the child is its last user.
+        // page has lost it. If the child is the last user of the failed page, a store of the child goes to
+        // that page and is lost.
         let lost = damage == Some(Damage::Lost);
         assert!(stored == Ok(()) || (stored == failed(0) && lost), "{stored:?}");
         let found = look(&child, &mut cpu, 0);

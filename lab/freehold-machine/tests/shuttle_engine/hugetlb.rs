@@ -5,8 +5,8 @@
 //! table if they map the same aligned GiB of a file ([`SPAN`]); `sharing` sets up two processes that share a
 //! table. A process stops sharing (unshares) for example when its VMA changes, or when a hole is punched.
 //! `explore_both` runs each scenario with both designs of the hugetlb locks, and checks at the end that the
-//! pool has its initial counts: no page and no reservation is lost. Add scenarios with few huge pages and a
-//! small share, because each huge page adds the counts of 512 frames to a schedule.
+//! pool has its initial counts: no page and no reservation is lost. A new scenario should use few huge pages
+//! and few schedules (`share`), because each huge page adds the counts of 512 frames to a schedule.
 
 use crate::{
     explore::{explore, thread},

@@ -1,12 +1,12 @@
 //! A fatal signal at every killable wait of a call (C-72): the call returns an error, holds no lock, and has
 //! changed nothing.
 //!
-//! `explore_killed` makes a call with a fatal signal at the second wait of its thread, and then at the first,
-//! while two other threads make the call wait. The signal comes from the machine (`Task::interrupt_wait`), so
-//! a scenario need not find the moment of the wait. A test fails if no schedule killed the call. A new
-//! killable call gets a test that passes the call to `explore_killed` and checks the memory after a kill
-//! (`assert_unchanged`). Kills of a range writer that waits for a claim are in `ranges.rs`, and kills of a
-//! fault that waits for a disk in `waiting.rs`.
+//! `explore_killed` explores a call twice: with a fatal signal at the second wait of the calling thread, and
+//! with a fatal signal at its first wait. Two other threads make the call wait. The signal comes from the
+//! machine (`Task::interrupt_wait`), so a scenario need not find the moment of the wait. A test fails if no
+//! schedule killed the call. A new killable call gets a test that passes the call to `explore_killed` and
+//! checks the memory after a kill (`assert_unchanged`). Kills of a range writer that waits for a claim are in
+//! `ranges.rs`, and kills of a fault that waits for a disk in `waiting.rs`.
 
 use crate::{
     explore::{explore_until, thread},
@@ -28,10 +28,10 @@ use std::sync::{
 /// killed tests nothing, so each scenario is explored until a call was killed.
 type Ended = Arc<AtomicU64>;
 
-/// Explores `attempt` with a fatal signal at the second wait of its thread, and then at the first. Two other
-/// threads make the call wait: one maps and unmaps elsewhere, and one causes faults in the VMA of the pages 0
-/// to 4. The first three of these pages are present, and stay present unless `attempt` unmaps them. `attempt`
-/// returns true if it was killed.
+/// Explores `attempt` with a fatal signal at the second wait of its thread, and then with a fatal signal at
+/// the first wait. Two other threads make the call wait: one maps and unmaps elsewhere, and one causes faults
+/// in the VMA of the pages 0 to 4. The first three of these pages are present, and stay present unless
+/// `attempt` unmaps them. `attempt` returns true if it was killed.
 fn explore_killed(name: &'static str, attempt: impl Fn(&Scene, &mut Vcpu) -> bool + Send + Sync + 'static) {
     let ended = Ended::default();
     let attempt = Arc::new(attempt);

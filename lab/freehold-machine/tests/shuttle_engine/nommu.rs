@@ -1,10 +1,10 @@
 //! Address spaces without an MMU: files that are mapped in place, concurrent with truncation, and text that
 //! one task maps while its last user unmaps it.
 //!
-//! The code under test is `nommu/` and `file/in_place.rs`. A truncation is refused, or no task maps the pages
-//! that it removes. No frame has two owners. [`Flat`] takes the place of `Scene`: an address is the number of
-//! a byte of the machine's memory, so a program's loads and stores access frames directly. Lock designs of
-//! address spaces have no effect here, so the runs on the designs are repetitions.
+//! The code under test is `nommu/` and `file/in_place.rs`. A truncation is refused if a task maps the pages
+//! that the truncation would remove. No frame has two owners. [`Flat`] takes the place of `Scene`: an address
+//! is the number of a byte of the machine's memory, so a program's loads and stores access frames directly.
+//! Lock designs of address spaces have no effect here, so the runs on the designs are repetitions.
 
 use crate::{
     explore::{explore, thread},

@@ -2,9 +2,9 @@
 //! ranges, concurrent with faults, fork, exit, truncation and migration.
 //!
 //! The code under test is `space/claim.rs`, `space/range_writer.rs` and `call/`. [`DESIGNS`] has all values
-//! of [`Write`]. A pair of changes is two threads that call `change`; a third calls `beside`. A change may
-//! fail only with an error that some moment of the run explains. An access must find a value that was stored
-//! at some time (`legal`). Nothing may leak. To cover another call, add a variant to [`Change`] and to
+//! of [`Write`]. Two threads make a pair of changes (`change`), while a third thread calls `beside`. A change
+//! may fail only with an error that some moment of the run explains. An access must find a value that was
+//! stored at some time (`legal`). Nothing may leak. To cover another call, add a variant to [`Change`] and to
 //! [`CHANGES`]. `linear.rs` compares results with a sequential order.
 
 use crate::{

@@ -169,8 +169,7 @@ fn splits_and_merges_hide_no_page_from_a_walk() {
 }
 
 /// Moves the pages `from` to each page number in `to` by mremap, while another task migrates page `fill`.
-/// That page has only one reference, its entry, so a walk that missed the entry would report that there is no
-/// page.
+/// That page has only one reference, its entry, so a walk that missed this entry would find no page.
 fn move_beside_migration(name: &str, share: usize, fill: u64, from: Range<u64>, to: &'static [u64]) {
     explore(name, share, move |locking| {
         let scene = Scene::new(locking);

@@ -5,8 +5,8 @@
 //! under another table of the next level. A scenario fills pages with known values ([`value`]) and runs
 //! threads on the CPUs 0 to 4. It ends with [`Scene::end`], which checks the address space and that nothing
 //! leaked. CPU [`OLD`] stores the first values. Its TLB therefore has translations that the calls under test
-//! must flush. A machine or engine with other settings is a constructor that calls `with` or `on`; a helper
-//! for one file stays in that file.
+//! must flush. For a machine or engine with other settings, add a constructor that calls `with` or `on`. A
+//! helper for one file stays in that file.
 
 use freehold::{
     PAGE_SIZE,

@@ -1,9 +1,10 @@
 //! Faults and lookups by many CPUs.
 //!
 //! Sixteen CPUs fault in pages or look up VMAs, in one VMA or in separate VMAs, with each lock design of
-//! faults. The tests count transfers of cache lines per fault ([`more`]). There is no transfer with per-CPU
-//! VMA locks, or with any VMA lock in separate VMAs, and about one transfer with a shared lock. A word that
-//! is added to a VMA, to the address space or to the fault's path shows here first.
+//! faults. The tests count transfers of cache lines per fault ([`more`]). In one VMA, a fault with per-CPU
+//! VMA locks causes no transfer, and a fault with a shared lock causes about one. In separate VMAs, no VMA
+//! lock causes a transfer. If a shared word is added to a VMA, to the address space or to the fault's path,
+//! these tests fail first.
 
 use crate::world::{ANON, GIB, More, PAGE, RW, World, more, ran_alone};
 use freehold::fault::Access;
