@@ -137,8 +137,8 @@ fn run(linux: &mut Linux, seed: u64, options: &Options, transcript: &mut Transcr
     }
 }
 
-/// Returns the result of Linux without Linux's choices: Linux may evict pages of files, so mincore reports a
-/// page as resident if it is resident in the model.
+/// Returns the result of Linux without the choices of Linux. Linux may evict pages of files, so a page counts
+/// as resident in the result of mincore if it is resident in the model.
 fn freed_of_choice(model: Outcome, real: Outcome, call: &Call) -> Outcome {
     match (call, model, real) {
         (Call::Mincore { .. }, Outcome::Bytes(may), Outcome::Bytes(is)) if may.len() == is.len() => {

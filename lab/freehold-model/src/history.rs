@@ -241,7 +241,7 @@ fn follows(model: &mut Model, step: &Step) -> bool {
             if model.maps(op.proc).iter().any(|line| line.start < to.end && to.start < line.end) {
                 return false;
             }
-            // The model makes the move with a fixed target. Such a move needs more room below the limit of
+            // The model makes this move with a fixed target, and therefore needs more room below the limit of
             // mappings.
             room = ROOM;
             (*flags, *new_addr) = (*flags | REMAP_FIXED, *at);

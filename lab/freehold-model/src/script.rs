@@ -1,10 +1,10 @@
 //! Calls from bytes, for fuzzers and property tests.
 //!
 //! The fuzz target `engine` and `tests/properties.rs` decode calls with [`ops`]; `generate.rs` draws calls
-//! for all other comparisons. Each call has eight bytes with fixed meanings, so that removing a call, or
-//! decreasing a byte, does not change the other calls. A fuzzer or proptest can therefore shrink a finding
-//! byte by byte. `tests/properties.rs` checks that bytes decode to all kinds of calls. A new kind of call is
-//! an arm of `Code::call`.
+//! for all other comparisons. Each call has eight bytes with fixed meanings. Removing a call, or decreasing
+//! one of its bytes, therefore does not change the other calls. This property lets a fuzzer or proptest
+//! shrink a finding byte by byte. `tests/properties.rs` checks that bytes decode to all kinds of calls. A new
+//! kind of call is an arm of `Code::call`.
 //!
 //! | byte | meaning |
 //! | --- | --- |

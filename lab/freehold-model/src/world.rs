@@ -25,9 +25,9 @@ pub enum GuardMark {
 ///
 /// - `MREMAP_DONTUNMAP` of a locked VMA leaves the source's pages in `locked_vm` permanently. The engine
 ///   subtracts the pages when it unlocks the VMA: its counters equal a recount at all times.
-/// - Memory files keep bytes that were stored through a mapping behind their end, and show the bytes when the
-///   files grow. POSIX requires zeroes there. The engine has zeroes, like other file systems and later
-///   kernels.
+/// - A program can store bytes through a mapping behind the end of a memory file. On Linux, the bytes become
+///   visible when the file grows. POSIX requires zeroes there. The engine has zeroes, like other file systems
+///   and later kernels.
 /// - A call may need two splits of a VMA when the limit of mappings permits only one. On Linux, the call
 ///   fails after the first split. In the engine, the call fails and leaves the VMA whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +84,8 @@ pub struct World {
     pub may_lock: bool,
     /// The way in which guard pages mark their VMA.
     pub guards: GuardMark,
-    /// True if mappings can be sealed (`mseal`, since 6.10), writable memory can be kept from becoming
-    /// executable (`PR_SET_MDWE`), and equal pages can be merged (`PR_SET_MEMORY_MERGE`).
+    /// True if the kernel can seal mappings (`mseal`, since 6.10), keep writable memory from becoming
+    /// executable (`PR_SET_MDWE`), and merge equal pages (`PR_SET_MEMORY_MERGE`).
     pub seals: bool,
     /// The treatment of the kernel's quirks.
     pub quirks: Quirks,

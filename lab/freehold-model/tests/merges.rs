@@ -221,7 +221,7 @@ fn every_range_of_every_small_layout_merges_and_splits_as_in_the_model() {
         for layout in layouts().into_iter().step_by(Effort::of(3, 1, 1)) {
             seen.extend(check_layout(&mut model, &mut engine, &layout, &changes));
         }
-        // Some layouts merged into one VMA, some kept three, and in some the change split VMAs.
+        // Some layouts ended as one VMA, some kept three VMAs, and in other layouts the change split VMAs.
         assert_eq!(seen, BTreeSet::from([1, 2, 3, 4, 5]), "numbers of VMAs that layouts ended with");
     }
 }

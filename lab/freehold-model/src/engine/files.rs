@@ -23,7 +23,7 @@ use crate::world::World;
 
 type Res<T> = Result<T, i32>;
 
-/// Supplies the initial contents of each page once, and zeroes after the page was truncated.
+/// Supplies the initial contents of each page. After a page was truncated, supplies zeroes for it.
 struct Initial {
     /// Number of the inode. The number determines the contents.
     inode: u8,

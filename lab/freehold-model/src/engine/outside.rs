@@ -6,10 +6,10 @@
 //!    |---- nothing ----|--- arena ---|---- nothing ----|---- data ----|
 //! ```
 //!
-//! "Nothing" is an inaccessible shared mapping. "Data" exists if the processes of the world have private
-//! writable memory outside the arena, such as those of `linux`. "Data" counts towards RLIMIT_DATA like that
-//! memory, and maps an empty file, so that no page can be faulted in. `mod.rs` subtracts all these mappings
-//! from the counters that it reports.
+//! "Nothing" is an inaccessible shared mapping. "Data" stands for the private writable memory that the
+//! processes of the world have outside the arena; the processes of `linux` have such memory. "Data" counts
+//! towards RLIMIT_DATA, and maps an empty file, so that no page can be faulted in. `mod.rs` subtracts all
+//! these mappings from the counters that it reports.
 
 use freehold::counted::Counted;
 use freehold::engine::Engine;

@@ -1,7 +1,7 @@
 //! The child: executes commands with plain system calls, and reports results and signals.
 //!
 //! `mod.rs` is the parent. The child's own memory is outside the arena, and every command may change the
-//! arena. The code here must therefore not allocate, lock, panic or return, and uses no memory but its stack,
+//! arena. The code here must therefore not allocate, lock, panic or return, and may use only its stack,
 //! statics and the channel (`wire.rs`). An access to the arena that faults resumes at a known label
 //! (`on_fault`); any other fault ends the child with status 99, and the parent then finds a dead process. A
 //! command that is not a plain system call gets a number below and an arm in `own`.

@@ -53,7 +53,8 @@ impl Process {
         if end > w.task_size || !self.may_lock(self.def_flags, len, w) {
             return None;
         }
-        // One page stays free below the next mapping, and below a stack also the stack gap.
+        // One page below the next mapping stays free. If the next mapping is a stack, its stack gap also
+        // stays free.
         let next = self.find(start).map(|i| self.vmas[i].start_gap(w.stack_gap));
         if next.is_some_and(|next| end + PAGE > next) {
             return None;

@@ -1,8 +1,8 @@
 //! Calls on files, and their effects on mappings: ftruncate, pread and pwrite of a [`FileId`].
 //!
 //! The functions make the checks of a file system; contents are in `inode.rs`. A shorter file loses its pages
-//! in every process that maps it, private copies included. A file that grows shows bytes that programs stored
-//! behind its end, if the world keeps that quirk. Holes that madvise punches are in `madvise.rs`.
+//! in every process that maps it, private copies included. In a world with `Quirks::Kept`, a file that grows
+//! shows the bytes that programs stored behind its end. Holes that madvise punches are in `madvise.rs`.
 //! `cases/files.txt` and the two cases `stores-behind-the-end` have the rules that are easy to miss.
 
 use super::*;

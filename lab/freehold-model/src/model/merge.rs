@@ -59,7 +59,7 @@ fn compatible(a: &Vma, b: &Vma) -> bool {
     a.anon.is_none() || b.anon.is_none() || a.anon == b.anon
 }
 
-/// Sets the anon_vma of `to` to that of the other side, if `to` has none.
+/// Gives `to` the anon_vma of the other side, if `to` has no anon_vma.
 fn inherit(to: &mut Vma, anon: Option<u32>, forked: bool) {
     if to.anon.is_none() && anon.is_some() {
         to.anon = anon;

@@ -1,7 +1,7 @@
 //! mlock, munlock, mlockall and munlockall.
 //!
-//! Locking sets the flags LOCKED and LOCKONFAULT of VMAs (`merge.rs` splits and merges them), counts pages in
-//! `locked_vm`, and faults pages in (`fault.rs`). As on Linux, a failure may leave a part of the range
+//! Locking sets the flags LOCKED and LOCKONFAULT of VMAs, counts pages in `locked_vm`, and faults pages in
+//! (`fault.rs`). `merge.rs` splits and merges the VMAs. As on Linux, a failure may leave a part of the range
 //! locked, and the failures of mlockall are ignored. munlock clears the flags and drops no page.
 //! `cases/mlock.txt` has the rules that are easy to miss.
 

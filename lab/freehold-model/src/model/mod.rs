@@ -18,8 +18,8 @@
 //! copy-on-write of fork. File pages are in the inode.
 //!
 //! Not modelled: transparent huge pages (they change no result, and executors switch them off), overcommit
-//! (the arena is smaller than any machine), and residence of file pages (the page cache decides what
-//! `mincore` reports; see [`crate::compare`]).
+//! (the arena is smaller than the memory of any machine), and residence of file pages (the page cache decides
+//! what `mincore` reports; see [`crate::compare`]).
 
 mod brk;
 mod dispatch;

@@ -67,8 +67,8 @@ impl Process {
 }
 
 impl Vma {
-    /// Returns true if the VMA is sealed, and the advice would discard contents that are neither writable nor
-    /// in a file.
+    /// Returns true if the VMA is sealed, and the advice would discard anonymous memory that the program
+    /// cannot write.
     pub(super) fn resists(&self, advice: u64) -> bool {
         let discards = matches!(advice, 4 | 8 | 9 | 10 | 18 | DONTNEED_LOCKED | 102);
         discards && self.has(vmflag::SEALED) && !self.has(vmflag::WRITE) && self.back == Backing::Anon

@@ -2,8 +2,8 @@
 //! machine of its own.
 //!
 //! The pool has a page for each page of each mapping, so no call fails for want of pages. `within` cuts a
-//! range at the end of its mapping and `span` does not; each call must use the same of these two functions
-//! here and in `linux.rs`. [`Engine::end`] checks that no page and no reservation is leaked.
+//! range at the end of its mapping and `span` does not; a call that cuts its range here must also cut it in
+//! `linux.rs`, and vice versa. [`Engine::end`] checks that no page and no reservation is leaked.
 
 use super::{Answer, Area, HUGE, Op, PAGES, Part, Subject};
 use freehold::{

@@ -9,9 +9,9 @@
 //!
 //! Rules:
 //!
-//! - A new public function of `AddressSpace` gets an arm in the function of its kind, and a larger number in
-//!   `below`. `tests/wild.rs` looks for a call of each public function in the text of these files, and fails
-//!   if one is missing.
+//! - For a new public function of `AddressSpace`, add an arm to the function of its kind, and increase the
+//!   number in `below` there. `tests/wild.rs` looks for a call of each public function in the text of these
+//!   files, and fails if one is missing.
 //! - An arm with an `if` guard is chosen less often, because it may make many later calls fail: `mlockall`,
 //!   `mseal` and `clear`, for example. If the guard is false, the last arm is chosen.
 //! - A changed order of arms or arguments gives the seeds and the inputs of the fuzzer another meaning.

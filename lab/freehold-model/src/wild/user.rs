@@ -1,7 +1,7 @@
 //! Wild calls of userfaultfds and of pinned pages.
 //!
 //! `supplied` makes the calls of a pager on one of the userfaultfds of the [`Stage`], concurrently with the
-//! stage's own pager thread (`Watcher`). `pins` uses and releases pins, which the calls in `space.rs` have
+//! stage's own pager thread (`Watcher`). `pins` uses and releases the pins that the calls in `space.rs` have
 //! taken. A new public function of `Userfaultfd` gets an arm in `supplied`.
 
 use super::{stage::Stage, values::Values};
