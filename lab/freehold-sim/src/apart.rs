@@ -4,8 +4,8 @@
 //! that must print the same figures each time therefore uses [`Apart`] as its global allocator, and calls
 //! [`same_addresses`] first. Such programs are `tests/sim_engine/` of `freehold-machine`, and the tests and
 //! the example `simulate` of `freehold-reproduce`; the example `coverage` of `freehold-machine` uses only the
-//! allocator. Without the allocator and that call, a run is still correct, but its figures vary from process
-//! to process. The allocator must never place two objects on one line.
+//! allocator. Without the allocator and that call, a run is still correct, but the figures of the run vary
+//! from process to process. The allocator must never place two objects on one line.
 #![expect(unsafe_code, reason = "an allocator, and a call of the host")]
 
 use crate::line::LINE;
@@ -26,7 +26,7 @@ pub struct Apart;
 
 /// Returns the layout for whole cache lines that contains an object of `layout`.
 fn apart(layout: Layout) -> Layout {
-    // If a size cannot be aligned in this way, the system refuses that size as well.
+    // A size that cannot be aligned in this way is passed on unchanged, and the system refuses that size.
     layout.align_to(LINE).map_or(layout, |layout| layout.pad_to_align())
 }
 

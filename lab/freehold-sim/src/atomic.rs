@@ -27,7 +27,7 @@ pub fn fence(order: Ordering) {
 }
 
 // Defines the types. `@common` has the operations of all types, `@bits` those of integers and `bool`. `@rmw`
-// defines the read-modify-writes that it gets by name: each takes a value and returns the previous value.
+// defines the named read-modify-writes, each of which takes a value and returns the previous value.
 macro_rules! atomic {
     ($($name:ident: $value:ty),* $(,)?) => {$(
         /// See [`core::sync::atomic`].

@@ -3,10 +3,10 @@
 //! The program's tasks run one at a time on one thread, each on its own stack. Each virtual processor has a
 //! clock. The next task to run is the task on the processor with the lowest clock, so accesses to shared
 //! words happen in the order of virtual time. Runs with the same seed give exactly the same results. The time
-//! of an access depends on the cache line ([`Machine`] has the costs): the processor that wrote the line
-//! last, the processors that have copies, their distance, and the processors that already wait for the line.
-//! A line that several processors need passes from one processor to the next. The queue for the line is the
-//! contention.
+//! of an access depends on the state of its cache line: which processor wrote the line last, which processors
+//! have copies, how far away these processors are, and how many processors already wait for the line.
+//! [`Machine`] has the costs. A line that several processors need passes from one processor to the next. The
+//! queue for the line is the contention.
 //!
 //! | part | module | contents |
 //! | --- | --- | --- |

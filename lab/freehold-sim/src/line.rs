@@ -6,9 +6,9 @@
 //! | changed | the processor that wrote it last | that processor | a read by another processor: shared; a write by another processor: changed by that processor |
 //! | shared | none | all processors that have read it since | a write: changed by the writer |
 //!
-//! Exclusive transfers of a line follow one another. A processor that needs the line while it is in transit
-//! waits in its queue, and makes its access when the line has arrived at that processor. The processor that
-//! has the line keeps it for a moment ([`LineCosts::hold`]), so that a failed compare-and-exchange can be
+//! Exclusive transfers of a line follow one another. A processor that needs the line during a transit waits
+//! in the line's queue, and makes its access when the line has arrived at that processor. A processor that
+//! has got the line keeps it for a moment ([`LineCosts::hold`]), so that a failed compare-and-exchange can be
 //! repeated at once. Copies of an unchanged line are transferred concurrently.
 //!
 //! `world.rs` calls [`Line::request`] for each access, and [`Line::arrive`] when an exclusive transfer ends.
@@ -344,7 +344,7 @@ struct Transfer {
     time: u64,
     /// The transfer is exclusive: no other processor has the line until it arrives.
     moves: bool,
-    /// The distance of the other processors that have the line or had it.
+    /// The distance of the other processors that have the line, or had the line before the transfer.
     from_others: Option<Distance>,
 }
 

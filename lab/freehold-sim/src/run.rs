@@ -179,8 +179,8 @@ pub(crate) fn access(address: usize, kind: Kind, place: &'static Location<'stati
     }
 }
 
-/// Makes an access to a field that is not atomic. Takes as long as an atomic access if the processor does not
-/// have the line, and otherwise no time.
+/// Makes an access to a field that is not atomic. If the processor does not have the line, the access takes
+/// as long as an atomic access. Otherwise the access takes no time.
 pub(crate) fn plain(address: usize, kind: Kind, place: &'static Location<'static>) {
     let _own = Within::simulation();
     if look(|world| world.has(address, kind)) == Some(false) {

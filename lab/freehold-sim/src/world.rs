@@ -25,8 +25,8 @@ use std::panic::Location;
 /// The number of a task.
 pub type TaskId = usize;
 
-/// Iterations of a waiting loop after which the task parks until a line changes. Loops that count their
-/// iterations have lower limits, so they end without parking.
+/// Iterations of a waiting loop after which the task parks until a line changes. A loop that counts its
+/// iterations has a lower limit, so such a loop ends without parking.
 const TURNS_SEEN: u32 = 1024;
 /// Maximum number of iterations without a read. A loop that waits for a word reads more often than this.
 const MAX_BLIND: u32 = 128;
@@ -61,7 +61,7 @@ struct Cpu {
     comes: bool,
     /// The time at which the time slice of its task ends.
     slice_end: u64,
-    /// Time that interrupts took, still to be added to the clock.
+    /// Time of interrupts that was not added to the clock yet.
     interrupted: u64,
     /// Picoseconds in which the processor ran tasks, up to the time at which it last became idle.
     busy: u64,
@@ -443,8 +443,8 @@ impl World {
         self.spend(self.machine.cost.trap.ps() + self.machine.cost.fault.ps());
     }
 
-    /// Spends the time of writing `bytes` to the memory of the processor's socket, and of reading as many if
-    /// `copies`. Tasks of one socket share the rate of that memory.
+    /// Spends the time of writing `bytes` bytes to the memory of the processor's socket and, if `copies` is
+    /// true, of reading as many bytes. Tasks of one socket share the rate of that memory.
     pub fn moves(&mut self, bytes: u64, copies: bool) {
         let memory = self.machine.memory;
         let rate = if copies { memory.copy } else { memory.zero };

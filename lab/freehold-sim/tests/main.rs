@@ -4,8 +4,8 @@
 //! counts in the report with a calculation. Covered: transfers of lines, waiting and waking, time slices,
 //! bandwidth, interrupts, and the files of machines. `names.rs` has the tests of names.
 //!
-//! The expected times are sums of figures in `machines/e5-2690v4.toml`, so a changed figure changes them. A
-//! changed rule of `line.rs` or `world.rs` needs a calculation here, never only the new number.
+//! The expected times are sums of figures in `machines/e5-2690v4.toml`, so a changed figure changes them. If
+//! a rule of `line.rs` or `world.rs` changes, calculate the new time here; do not only copy the new number.
 
 mod names;
 
@@ -63,7 +63,7 @@ fn runs_with_the_same_seed_are_identical() {
 fn word_of_one_processor_costs_one_memory_read_and_hits() {
     let (report, sum) = counters(&bare(), 1, 1);
     assert_eq!(sum, 1000);
-    // The sum of one transfer from memory, and of 1000 hits with a locked instruction each.
+    // The time of one transfer from memory, plus the time of 1000 hits with a locked instruction each.
     assert_eq!(report.elapsed_ns, 96 + 6800);
     assert_eq!((report.transfers, report.lines.len()), (0, 0));
 }
@@ -212,7 +212,8 @@ fn second_processor_gets_the_line_from_the_first() {
     assert_eq!(stores, 96 + 44 + 1, "transferred from the first processor");
 }
 
-/// A processor whose clock is behind becomes idle and finds a task that was woken later.
+/// A processor with an early clock becomes idle, and finds a task that another processor woke at a later
+/// virtual time.
 #[test]
 fn woken_task_does_not_run_before_its_wake_up() {
     let text = MACHINES[0].1.replace("sleep = 1200", "sleep = 0");
