@@ -1,5 +1,5 @@
-//! Checks the reader of recordings (`freehold-trace`): any bytes are read as a recording or as strace text,
-//! or refused in part or as a whole with an error that names the line.
+//! Checks the reader of recordings (`freehold-trace`): it reads any bytes as a recording or as strace text.
+//! It may refuse a part of the bytes, or all bytes, with an error that names the line.
 //!
 //! The reader never panics and its memory stays bounded: users pass it files of any origin. An error that
 //! does not begin with the name of the file is a finding. `engine.rs` describes how to run a target. The

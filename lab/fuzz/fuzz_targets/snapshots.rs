@@ -1,5 +1,5 @@
-//! Checks the reader and the writer of snapshots (`freehold-trace`): any bytes after the first line are read
-//! as snapshots, or refused with an error that names the line.
+//! Checks the reader and the writer of snapshots (`freehold-trace`): the reader reads any bytes after the
+//! first line as snapshots, or refuses them with an error that names the line.
 //!
 //! The areas and pages of a snapshot ascend, and a snapshot that is written out again reads back unchanged,
 //! except for the number of its line. `engine.rs` describes how to run a target.
