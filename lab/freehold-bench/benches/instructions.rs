@@ -48,8 +48,8 @@ const CLAIMED: [&str; 4] = ["mmap+munmap", "mmap+munmap-placed", "split+merge", 
 const CLAIMED_AREAS: u64 = 1_000;
 /// The name of the engine in rows whose changes are made by range writers.
 const CLAIMING: &str = "freehold, claiming";
-/// Operations measured only on the engine, with the smallest number of areas: such a process has few page
-/// tables, with few entries in each.
+/// Operations measured only on the engine, with the smallest number of areas. Such a process has few page
+/// tables, and each table has few entries.
 const SMALL: [&str; 1] = ["exit"];
 /// Operations of the host. A lookup enters a read section. In a kernel, a read section costs almost nothing;
 /// this row shows its cost on the host of these benches.

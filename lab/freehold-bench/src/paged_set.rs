@@ -2,8 +2,8 @@
 //! kernel.
 //!
 //! The set maps lazily, like a small kernel: mapping writes no entry, and a fault looks up its area and maps
-//! one frame. Unmapping walks the pages of its range and removes those that are present. Frames are phantom,
-//! like those of the engine in these benches: numbers from a list. There are no flushes, because there is no
+//! one frame. Unmapping walks the pages of its range and removes the present pages. Frames are phantom, like
+//! those of the engine in these benches: numbers from a list. There are no flushes, because there is no
 //! processor.
 //!
 //! [`PagedSet`] is a [`Subject`] (`lib.rs`), and has [`fault`](PagedSet::fault) for the faults in

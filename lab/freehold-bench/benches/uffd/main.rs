@@ -3,9 +3,9 @@
 //!
 //! `cargo bench --bench uffd`. Both sides implement [`Side`]: `engine.rs` with the engine, `host.rs` with
 //! system calls. The engine runs on a machine whose memory has contents, so COPY really copies. No call of
-//! the engine enters a kernel, so the host's figures include system calls and the engine's do not. Each
-//! figure is the median of several rounds; rounds of both sides alternate. A new call is a variant of
-//! [`Call`] that both sides must perform. `docs/performance.md` has the recorded table.
+//! the engine enters a kernel, so only the host's figures include system calls. Each figure is the median of
+//! several rounds; rounds of both sides alternate. A new call is a variant of [`Call`] that both sides must
+//! perform. `docs/performance.md` has the recorded table.
 
 mod engine;
 mod host;
@@ -21,7 +21,7 @@ const PAGES: u64 = 512;
 const ROUNDS: usize = 15;
 /// Number of threads that fault.
 const FAULTING: u64 = 16;
-/// Number of pages on which each of these threads faults.
+/// Number of pages on which each of the [`FAULTING`] threads faults.
 const FAULTS: u64 = 128;
 
 /// The measured call.
