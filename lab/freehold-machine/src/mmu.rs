@@ -102,7 +102,8 @@ impl<F: Format> Mmu<F> {
         }
     }
 
-    /// Clears the mark of a CPU that holds no translation of the space, unless the CPU runs the space.
+    /// Clears the mark of a CPU if the CPU does not run the space. The caller has flushed all translations of
+    /// the space from this CPU.
     fn unmark_idle(&self, tlb: &Tlb, number: usize) {
         if tlb.active != Some(self.tag) {
             self.slot().cpus[number / 64].fetch_and(!(1 << (number % 64)), Ordering::SeqCst);

@@ -57,7 +57,7 @@ impl Task {
         self.0.killed.load(Ordering::SeqCst)
     }
 
-    /// Returns how many waits the task has begun, including those that only check for a fatal signal. A test
+    /// Returns how many waits the task has begun, including waits that only check for a fatal signal. A test
     /// polls this value to continue only when another thread waits.
     pub fn waits(&self) -> u64 {
         self.0.waits.load(Ordering::SeqCst)

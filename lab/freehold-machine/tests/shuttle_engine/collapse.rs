@@ -2,7 +2,7 @@
 //!
 //! The code under test is `fault/collapse.rs` and `collapse.rs` of `freehold-vmspace`. A collapse replaces
 //! 512 small pages by a huge page. A collapse must not lose a store, a pinned page or an entry that a reverse
-//! map walk looks for, and it may fail and leave the small pages as they were.
+//! map walk looks for. A collapse that fails leaves the small pages as they were.
 //!
 //! Each scenario sets up `small`, runs the collapse on CPU 0 and the concurrent work on a second thread, and
 //! ends with `values` and `end`. `values` compares pages 0, 1, 2, 300 and 511 with their expected contents.

@@ -117,8 +117,8 @@ const FREE_KEYS: usize = 14;
 fn concurrent_first_requests_for_exec_share_one_protection_key() {
     explore("first requests for EXEC", 200, |locking| {
         let scene = Scene::keyed(locking);
-        // The VMAs between the two pages separate them by a leaf of the tree, so that two range writers do not
-        // wait for each other.
+        // The VMAs between the two pages fill a leaf of the tree, so that two range writers do not wait for
+        // each other.
         let pages = [0, 14];
         for at in (0..=14).step_by(2) {
             map(&scene.process, at..at + 1, ANON);

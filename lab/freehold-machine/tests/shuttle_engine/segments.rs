@@ -3,7 +3,7 @@
 //!
 //! The code under test is `file/kinds/segment.rs` and `call/shm.rs`. A segment that is marked as removed is
 //! destroyed with its last attachment, and no task attaches a destroyed segment. The scenario accepts two
-//! results: the attach succeeds and the remapping too, or both fail. The sequential rules are tested in
+//! results: the attach and the remapping both succeed, or both fail. The sequential rules are tested in
 //! `engine/freehold/tests`, module `shm`.
 
 use crate::{

@@ -69,8 +69,8 @@ fn end(scene: Scene, uffd: Uffd) {
     scene.end();
 }
 
-/// A page is filled concurrently with a fault on the page. The fault is woken if it was queued before the
-/// fill. Otherwise the fault finds the page.
+/// A page is filled concurrently with a fault on the page. If the fault was queued before the fill, the fault
+/// is woken. If not, the fault finds the page.
 #[test]
 fn c54_fill_concurrent_with_its_fault() {
     explore("a fault concurrent with its fill", 100, |locking| {
