@@ -154,8 +154,8 @@ impl Model {
         Ok(())
     }
 
-    /// Gives a VMA an anon_vma before its first private page. Takes the anon_vma of a neighbour if only the
-    /// protections keep the two VMAs from merging. Otherwise creates a new anon_vma.
+    /// Gives a VMA an anon_vma before its first private page. If only the protections keep the VMA from
+    /// merging with a neighbour, takes the anon_vma of that neighbour. Otherwise creates a new anon_vma.
     pub(super) fn prepare_anon(&mut self, p: usize, i: usize) {
         let fresh = self.next_anon;
         let pr = self.proc(p);

@@ -3,7 +3,8 @@
 //! Shrinking and the removal of the target use `munmap.rs`; `merge.rs` adds the VMA at the new address. Pages
 //! move with the VMA, and an anonymous VMA that was never written gets the offset of its new address.
 //! MREMAP_DONTUNMAP has a quirk with locked memory ([`Quirks`]). A target is unmapped before later checks, so
-//! a call that fails may have removed it, as on Linux. Several files in `cases/` begin with `mremap`.
+//! a failed call may have removed the mappings at the target, as on Linux. Several files in `cases/` begin
+//! with `mremap`.
 
 use super::merge::Candidate;
 use super::place::Want;
