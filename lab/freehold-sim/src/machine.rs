@@ -124,8 +124,8 @@ fn few_lines() -> Span {
     Span(25_000)
 }
 
-/// The costs of an access to a word. A cost within a cluster that is not given equals the cost within the
-/// socket.
+/// The costs of an access to a word. If a cost within a cluster is not given, the cost within the socket
+/// applies.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LineCosts {
