@@ -1,8 +1,8 @@
 //! The command `freehold`: its arguments, help, manual pages and exit status.
 //!
 //! The crates `freehold-replay`, `freehold-record` and `freehold-reproduce` do the work. `cli.rs` defines the
-//! command line, `help.rs` has the long help, and `command/` has one file per subcommand. `main` parses,
-//! checks combinations of arguments, calls the subcommand, and turns its result into the exit status: an
+//! command line, `help.rs` has the long help, and `command/` has one file per subcommand. `main` parses the
+//! arguments, checks their combinations, calls the subcommand, and turns its result into the exit status: an
 //! error is printed as one line `error: ...`, and a broken pipe of standard output is no error. `tests/` runs
 //! the built command as a user does.
 #![deny(unsafe_code)]
@@ -17,8 +17,8 @@ use cli::{Cli, Command};
 use command::{UNUSABLE, is_broken_pipe, manual, record, replay, reproduce};
 use std::process::ExitCode;
 
-/// Exit status if a command could not be recorded. The value is not `UNUSABLE`, because the recorded command,
-/// whose status `freehold record` returns, may itself exit with 2.
+/// Exit status if a command could not be recorded. The value differs from `UNUSABLE` (2): `freehold record`
+/// returns the status of the recorded command, which may be 2.
 const UNRECORDED: u8 = 125;
 
 fn main() -> ExitCode {

@@ -1,7 +1,8 @@
 //! Tests the progress bar of a replay (`progress.rs`): the estimate of the number of events, and a bar whose
 //! estimate was too low.
 //!
-//! A test writes a recording with equal lines, whose number of events is known, and compares the estimate.
+//! A test writes a recording of equal lines with a known number of events, and compares the estimate with
+//! this number.
 
 use super::*;
 use std::fmt::Write;

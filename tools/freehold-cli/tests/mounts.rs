@@ -1,10 +1,10 @@
-//! Tests that a recording contains the huge-page policy of a tmpfs mount on which the program maps a file,
-//! and that the replay uses this policy (`freehold-record/src/mounts.rs`).
+//! Tests that a recording contains the huge-page policy of a tmpfs mount if the program maps a file of the
+//! mount, and that the replay uses this policy (`freehold-record/src/mounts.rs`).
 //!
-//! The ignored test is the program that the other test records, in a mount namespace of its own (`unshare`).
-//! Without the right to mount, or without the kernel's tracing, the test passes and checks nothing. The
-//! fixtures are in `record.rs`. `freehold-replay/tests/mounts.rs` tests the rule itself with written
-//! recordings.
+//! The ignored test is a program. The other test records this program in a mount namespace of its own
+//! (`unshare`). Without the right to mount, or without the kernel's tracing, the test passes and checks
+//! nothing. The fixtures are in `record.rs`. `freehold-replay/tests/mounts.rs` tests the rule itself with
+//! written recordings.
 
 use super::{is_by_the_kernel, record, replay, text_of};
 use rustix::fs::ftruncate;

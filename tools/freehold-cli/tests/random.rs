@@ -22,12 +22,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// In a long run, at most one answer in this many may differ in replays of strace output.
+/// In a long run with strace output, at most one in this many answers may differ.
 const RARE_IN_TEXTS: u64 = 200_000;
-/// At most one call or fault in this many may differ in recordings by the kernel's tracing.
+/// In recordings by the kernel's tracing, at most one in this many calls and faults may differ.
 const RARE_IN_TRACES: u64 = 30_000;
-/// At most one snapshot in this many may differ. A difference lasts until its process ends, so every later
-/// snapshot of the process shows it too.
+/// At most one in this many snapshots may differ. A process keeps a difference until it ends, so every later
+/// snapshot of the process shows the same difference.
 const RARE_AMONG_SNAPSHOTS: u64 = 20;
 
 /// Results, summed over several runs.

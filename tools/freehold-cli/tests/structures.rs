@@ -1,6 +1,6 @@
-//! Structures in memory that system calls read, in pages that are not present.
+//! Tests the recording of structures that system calls read from pages that are not present.
 //!
-//! The recorder reads such structures with BPF programs (`freehold-record/src/pointed.rs`). The tests record
+//! The recorder reads the structures with BPF programs (`freehold-record/src/pointed.rs`). The tests record
 //! small programs that pass structures in absent pages. They then search each recording for the contents of
 //! the structures, and replay the recording. The fixtures are in `record.rs`. Without the right to trace the
 //! kernel, the tests pass and check nothing. A new structure of `pointed.rs` needs a program that passes the

@@ -14,8 +14,8 @@
 //! - `--per-run N`: number of calls after which a new process starts
 //! - `--mix model` (the default): the calls of the generator of `freehold-model`, in processes whose memory
 //!   is entirely mapped except for one range, the arena
-//! - `--mix outsider`: calls that do not depend on that generator's choice of calls and arguments, in
-//!   ordinary processes (`outsider.rs`)
+//! - `--mix outsider`: calls and arguments that are chosen independently of that generator, in ordinary
+//!   processes (`outsider.rs`)
 //! - `--no-mseal`: leaves out mseal, which old versions of strace do not know
 //!
 //! A new option needs a field of `Plan` and an arm in `plan`. A new call belongs in
@@ -74,7 +74,7 @@ fn of_the_model(plan: &Plan) {
     let mut run = plan.seed;
     while left > 0 {
         linux.reset();
-        // Unmap the arena, so that the recording shows that it is empty.
+        // Unmap the arena. From then on the recording shows the arena as empty.
         let (addr, len) = (world.start, world.end - world.start);
         linux.apply(&Op { proc: 0, call: Call::Munmap { addr, len } });
         let mut generator = Generator::new(world.clone(), run);

@@ -56,7 +56,7 @@ fn process(seed: u64, calls: u64, mseal: bool) {
         let own = Own::now();
         let heap = raw::call(libc::SYS_brk, [0; 6]) as u64;
         let window = WINDOWS + number * APART;
-        // Unmap the window, so that the recording shows that it is empty.
+        // Unmap the window. From then on the recording shows the window as empty.
         raw::call(libc::SYS_munmap, [window, 4 * WINDOW * PAGE, 0, 0, 0, 0]);
         let known = [(window, WINDOW * PAGE); KNOWN];
         let alone = threads == 1;

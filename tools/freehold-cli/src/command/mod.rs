@@ -1,11 +1,11 @@
 //! The subcommands: the output, the files and the exit status of each.
 //!
-//! Each file has a function that `main.rs` calls with the parsed arguments. It returns the exit status, or an
-//! error that `main.rs` prints. Reports go to standard output through [`say`], so that a broken pipe is
-//! recognised; notices, warnings and errors go to standard error. Output files are checked with [`output`]
-//! before any work, so that an unwritable file is reported at once; they are written at the end, completely
-//! or not at all. Of the crates behind the subcommands, only `freehold-reproduce` prints anything itself: its
-//! progress.
+//! Each file has a function that `main.rs` calls with the parsed arguments. The function returns the exit
+//! status, or an error that `main.rs` prints. Reports go to standard output through [`say`], so that a broken
+//! pipe is recognised; notices, warnings and errors go to standard error. Output files are checked with
+//! [`output`] before any work, so that an unwritable file is reported at once. Output files are written at
+//! the end, completely or not at all. Of the crates behind the subcommands, only `freehold-reproduce` prints
+//! anything itself: its progress.
 //!
 //! A new subcommand needs a file here, an arm in `main`, a variant of `Command` (`cli.rs`), its texts in
 //! `help.rs`, the new number of subcommands in `help_tests.rs`, and a test of the built command in `tests/`.
@@ -25,7 +25,7 @@ pub const DIFFERENT: u8 = 1;
 /// Exit status if a file could not be read or written.
 pub const UNUSABLE: u8 = 2;
 
-/// Returns true if the error is a broken pipe: the reader of standard output has closed it.
+/// Returns true if the error is a broken pipe: the reader has closed standard output.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }

@@ -35,7 +35,7 @@ pub fn run(args: &ReproduceArgs) -> anyhow::Result<u8> {
     let file = |path: Option<&PathBuf>| path.map(|path| output(path)).transpose();
     let json = file(args.json.as_ref().filter(|_| text))?;
     let (page, markdown) = (file(args.report.as_ref())?, file(args.markdown.as_ref())?);
-    // If the reader of standard output closes it, the files are still written.
+    // If the reader closes standard output, the files are still written.
     let mut gone = None;
     let mut show = |text: &str| {
         if gone.is_none() {
@@ -81,7 +81,7 @@ fn kernels_part(path: &Path) -> Option<String> {
     std::fs::read_to_string(path).ok().and_then(|document| from_kernels_part(&document).map(str::to_owned))
 }
 
-/// Returns the text from the heading of the kernel's part on.
+/// Returns the text from the heading of the kernel's part to the end of the document.
 fn from_kernels_part(document: &str) -> Option<&str> {
     document.find(KERNELS_PART).map(|at| &document[at..])
 }
