@@ -5,10 +5,10 @@
 //! no end. The time of an `Op` becomes the time at which the operation took effect: for a call that changes
 //! VMAs, the acquisition of the mmap lock. `write.rs` sorts the finished `Op`s by that time.
 //!
-//! After a loss of reports, the next reported end of a thread may belong to a later operation, so all
-//! operations in progress are marked as lost. The tests (`assemble_tests.rs`) list reports and the expected
-//! lines of the recording; the mutant `record-loss-under-way` checks the handling of losses. A new kind of
-//! report needs a variant of [`RawKind`], an arm in [`Assembler::report`], and such a test.
+//! After a loss of reports, the next end that is reported for a thread may belong to a later operation, so
+//! all operations in progress are marked as lost. The tests (`assemble_tests.rs`) list reports and the
+//! expected lines of the recording; the mutant `record-loss-under-way` checks the handling of losses. A new
+//! kind of report needs a variant of [`RawKind`], an arm in [`Assembler::report`], and such a test.
 
 use super::mounts::Device;
 use super::op::Op;
@@ -53,7 +53,7 @@ struct Task {
     process: u32,
     /// The call in progress.
     call: Option<Pending>,
-    /// The index of its last fault among the events.
+    /// The index of the task's last fault among the events.
     fault: Option<usize>,
     /// True if the last fault is also the last operation that the task began.
     in_fault: bool,
@@ -221,8 +221,8 @@ impl<'a> Assembler<'a> {
     }
 
     /// Marks the calls and faults in progress as lost, at the beginning and at the end of a loss. After a
-    /// loss, the next reported end of a thread may belong to a later call or fault. The events of a thread
-    /// with a call or fault in progress therefore count as lost from the start of that call or fault.
+    /// loss, the next end that is reported for a thread may belong to a later call or fault. If a thread has
+    /// a call or fault in progress, its events therefore count as lost from the start of that call or fault.
     fn mark_open_operations_lost(&mut self) {
         for task in self.tasks.values_mut() {
             task.ranges = None;
@@ -371,7 +371,7 @@ impl<'a> Assembler<'a> {
         op.time = op.first_write().filter(|_| flags & CLONE_VM == 0).unwrap_or(time);
     }
 
-    /// Handles a snapshot of a process, for which `thread` was stopped.
+    /// Handles a snapshot that was taken while `thread` was stopped.
     fn snapshot(&mut self, thread: i32, index: usize, time: u64) {
         let Some(task) = self.tasks.get(&thread) else { return };
         let snapshot = &mut self.snapshots[index];

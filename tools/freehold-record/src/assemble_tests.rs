@@ -50,7 +50,7 @@ fn file() -> RawKind {
     RawKind::Mapped(Box::new(Mapped { start, len, inode: (8, 1, 99), path: "/lib/x".to_owned() }))
 }
 
-/// Only the end of an ioctl that is not watched is reported, and the recording leaves the ioctl out. If the
+/// If an ioctl is not watched, only its end is reported, and the recording leaves the ioctl out. If the
 /// structure of a registration could not be read and the call succeeded, the call is recorded as a loss.
 #[test]
 fn ioctls_end_with_the_kernels_result() {
@@ -322,8 +322,8 @@ fn limits_are_recorded_only_for_recorded_processes() {
     assert_eq!(lines(&story.concat(), &mut []), expected);
 }
 
-/// After a loss, a reported end may belong to a later call, fault or fork than the operation that was in
-/// progress before the loss. The end of that operation is therefore unknown.
+/// If an operation is in progress when a loss begins, its end is unknown: an end that is reported after the
+/// loss may belong to a later call, fault or fork.
 #[test]
 fn operations_in_progress_at_a_loss_have_no_known_end() {
     let mut snapshots = [snapshot(Why::Exec)];

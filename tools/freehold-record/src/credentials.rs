@@ -79,8 +79,8 @@ impl Layout {
     }
 }
 
-/// Returns the lower half of the effective set. Removes CAP_IPC_LOCK if the user namespace has another
-/// nesting level than 0, because the kernel checks for the capability in the initial namespace.
+/// Returns the lower half of the effective set. Removes CAP_IPC_LOCK if the user namespace has a nesting
+/// level other than 0, because the kernel checks for the capability in the initial namespace.
 pub fn in_effect(effective: u64, level: u64) -> u64 {
     if level == 0 {
         effective & u64::from(u32::MAX)

@@ -71,8 +71,8 @@ pub struct Watch {
     queue: OwnedFd,
     /// Numbers of the watches, each with the name of the setting of its file.
     watches: Vec<(i32, String)>,
-    /// The watched files. They stay open, because the kernel may drop a file of /proc that no process has
-    /// open, together with its watch.
+    /// The watched files. They stay open: if no process has a file of /proc open, the kernel may drop the
+    /// file together with its watch.
     _open: Vec<File>,
 }
 

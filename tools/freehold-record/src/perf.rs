@@ -42,7 +42,7 @@ pub struct Perf {
     rings: Vec<Ring>,
     /// Rings that [`Again`] has opened.
     more: Receiver<Vec<Ring>>,
-    /// The reports so far, including losses. The period of a loss begins at the last record before it.
+    /// The reports so far, including losses. The period of a loss begins at the last record before the loss.
     pub found: Vec<Raw>,
 }
 

@@ -24,9 +24,9 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Creates the two reports of a loss: `count` reports were lost during `span`, in nanoseconds. The state
-    /// of all programs is unknown after the span, and so is the state of a program that starts within it.
-    /// Spans may overlap.
+    /// Creates the two reports of a loss: `count` reports were lost during `span`, in nanoseconds. After the
+    /// span, the state of all programs is unknown, including programs that start within the span. Spans may
+    /// overlap.
     pub fn losses(count: u64, span: Range<u64>) -> [Raw; 2] {
         [(span.start, count), (span.end, 0)].map(|(time, count)| Raw {
             time,

@@ -19,7 +19,7 @@ const HEADER: usize = 16;
 /// Mask of the number of bytes in use, in its word.
 const BYTES_USED: u64 = 0xf_ffff;
 /// Kinds of entries that are no events. In an entry of kind `PADDING` or of kind 0, a length in bytes follows
-/// the first word; it includes its own 4 bytes.
+/// the first word; the length includes its own 4 bytes.
 const PADDING: u32 = 29;
 const TIME_EXTEND: u32 = 30;
 const TIME_STAMP: u32 = 31;

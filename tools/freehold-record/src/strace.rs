@@ -105,7 +105,7 @@ fn is_known(call: &str) -> bool {
 /// Waits for the end of strace, which ignores signals. Forwards a signal that requests the end of the
 /// recording to the command. At a second such signal, kills the command.
 fn wait(mut strace: Child) -> io::Result<ExitStatus> {
-    // The signals are blocked after the fork, because a child inherits the blocked signals.
+    // Block the signals only after the fork: strace would inherit the blocked signals.
     tracee::prepare_signals();
     let mut ending = false;
     loop {

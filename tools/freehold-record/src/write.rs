@@ -259,7 +259,7 @@ fn cannot_write(path: &Path) -> String {
     format!("cannot write {}", path.display())
 }
 
-/// Replaces the prefix of a path, by the first entry of `rename` whose prefix matches.
+/// Replaces the prefix of a path, using the first entry of `rename` whose prefix matches.
 fn renamed(path: &str, rename: &[(String, String)]) -> String {
     let begins =
         rename.iter().find_map(|(from, to)| Some(format!("{to}{}", path.strip_prefix(from.as_str())?)));
