@@ -63,8 +63,8 @@ mod simulate {
                 // Drops the names that the previous run registered.
                 freehold_sim::names::clear();
                 let workers = Workers::on(wanted.machine.clone());
-                // A task keeps its processor until it waits, and a call waits for another call only if it
-                // needs the effect of that call.
+                // A task keeps its processor until it waits, and a call waits only for calls whose effects it
+                // needs.
                 let (turn, places) = (u32::MAX, false);
                 let options = Options {
                     cpus,

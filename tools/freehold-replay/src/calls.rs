@@ -132,7 +132,7 @@ fn may_write(process: &Process, at: u64, len: u64) -> Result<(), Errno> {
 pub(super) fn may_use(process: &Process, at: u64, len: u64, rights: VmFlags) -> Result<(), Errno> {
     let (mut at, end) = (at, at.checked_add(len).ok_or(Errno::EFAULT)?);
     while at < end {
-        // If a stack may grow to this address, it has grown already. A page that the task has no right to
+        // A stack that may grow to this address has grown already. A page that the task has no right to
         // access is not faulted in.
         let vma = process.find_vma(at).filter(|vma| vma.flags().contains(rights)).ok_or(Errno::EFAULT)?;
         let end_of_vma = vma.end();

@@ -305,8 +305,8 @@ fn show_prot(prot: u8, shared: bool) -> String {
     [letter(1, 'r'), letter(2, 'w'), letter(4, 'x'), if shared { 's' } else { 'p' }].iter().collect()
 }
 
-/// Returns true if the flag depends only on how the mapped file was opened, which may not be recorded. These
-/// are the flags `mw` and `sh` of a shared mapping that is not writable.
+/// Returns true if the flag depends only on the way in which the mapped file was opened. The recording may
+/// not show this way. These are the flags `mw` and `sh` of a shared mapping that is not writable.
 fn tells_only_of_opening(code: &[u8; 2], shared: bool, prot: u8) -> bool {
     shared && prot & 2 == 0 && matches!(code, b"mw" | b"sh")
 }
@@ -444,7 +444,7 @@ fn compare_pages(
     let unsure = image.touched.unsure();
     let known = |page: &u64| unsure.contains(*page);
     let lost = |page: &u64| may_lack || may_go.contains(*page) || known(page) || cut(page) || stolen(page);
-    // Pages freed lazily that are not lost for another reason, so that each page is counted once.
+    // Lazily freed pages, except those that are lost for another reason: each page is counted once.
     let lazy = |page: &u64| !lost(page) && is_lazily_freed(process, page * PAGE);
     let touched = |page: &u64| {
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
@@ -514,9 +514,9 @@ fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, f
 }
 
 /// Compares the huge pages of anonymous memory, VMA by VMA. Adds a finding for each difference that the
-/// recording determines. Returns the numbers of two kinds of other VMAs that differ: VMAs for which the
-/// setting of huge pages is not recorded, and VMAs in which pages that may or may not be huge explain the
-/// difference.
+/// recording determines. Returns two numbers of VMAs that differ without a finding. The first counts VMAs for
+/// which the setting of huge pages is not recorded. The second counts VMAs in which pages that may or may not
+/// be huge explain the difference.
 fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> (u64, u64) {
     let (process, mut untold, mut not_known) = (image.process(), 0, 0);
     let unsure = image.touched.unsure_size();

@@ -25,9 +25,9 @@ const WORDS: u64 = PAGE / 8;
 /// The address spaces from which words in this address space may come.
 #[derive(Debug)]
 pub(super) struct Lineage {
-    /// Pairs of an address space and a limit: first this address space, then its ancestors. A word from one
-    /// of these address spaces may be present here only if it was stored before that address space had forked
-    /// as often as its limit says.
+    /// Pairs of an address space and a limit: first this address space, then its ancestors. A word may be
+    /// present here only if it comes from one of these address spaces, and was stored before the number of
+    /// forks of that address space reached the limit.
     sources: Vec<(u32, u32)>,
     /// Number of forks of this address space. The plan orders each fork with all other steps in the address
     /// space.

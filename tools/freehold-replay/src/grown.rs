@@ -3,8 +3,8 @@
 //!
 //! The replay makes the memory grow by a fault, and discards the page of the fault. Before each call of a
 //! recording with faults, `perform.rs` calls [`before`], which grows memory to the address that the call
-//! found mapped on Linux. `compare.rs` calls [`as_shown`] with the VMAs of a snapshot. Both report the
-//! growth, which is counted as not checked.
+//! found mapped on Linux. `compare.rs` calls [`as_shown`] with the VMAs of a snapshot. [`before`] and
+//! [`as_shown`] report the growth, which is counted as not checked.
 //!
 //! [`Holes`] keeps the ranges that calls have unmapped in this memory, because Linux has left them unmapped.
 //! In `tests/untold.rs`, the tests `growth_by_the_kernel_follows_later_events` and
@@ -24,7 +24,7 @@ use std::sync::Mutex;
 
 const PAGE: u64 = 4096;
 
-/// Ranges of munmap calls that began below memory that grows downwards, at an address without a VMA.
+/// Ranges of munmap calls. Each range began at an address without a VMA, below memory that grows downwards.
 #[derive(Default)]
 pub(super) struct Holes(Mutex<Vec<Range<u64>>>);
 

@@ -1,9 +1,9 @@
 //! The address at which Linux begins its search for free space (the *base*), and the direction of the search,
 //! derived from the snapshot of an exec.
 //!
-//! Linux chooses the base at random, so the recording shows it only by the mapping that Linux placed first;
-//! `place.rs` describes this. `start.rs` gives both values to the new address space. If [`base`] does not
-//! find the two values, `perform.rs` does not compare the addresses that the kernel chose. The tests are in
+//! Linux chooses the base at random. The recording shows the base only through the mapping that Linux placed
+//! first (see `place.rs`). `start.rs` gives the base and the direction to the new address space. If [`base`]
+//! does not find them, `perform.rs` does not compare the addresses that the kernel chose. The tests are in
 //! `layout_tests.rs`.
 
 use freehold::space::{LEGACY_BASE, Layout};

@@ -1,9 +1,9 @@
 //! Lengths of files in bytes. The engine needs a size for each file, and a recording does not show every
 //! length.
 //!
-//! A file of unknown length gets the size [`MAX_SIZE`], so that the engine finds every page within the file,
-//! and [`known`] returns `None`. `refused.rs` then counts answers that depend on the end of the file as not
-//! checked. No file of known length may therefore have this size.
+//! A file of unknown length gets the size [`MAX_SIZE`], so that every page lies within the file for the
+//! engine. [`known`] returns `None` for such a file. `refused.rs` counts answers that depend on the end of
+//! such a file as not checked. No file of known length may therefore have this size.
 
 use freehold::file::Mapping;
 use freehold_machine::Machine;

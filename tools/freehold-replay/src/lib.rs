@@ -201,9 +201,9 @@ enum Attempt {
     Wants(Options),
 }
 
-/// Replays a recording until its end, or until the recording needs a feature that the machine lacks. Bytes
-/// that the recording shows can be compared only on memory with contents, and protection keys need a machine
-/// that has them.
+/// Replays a recording until its end, or until the recording needs a feature that the machine lacks. Recorded
+/// bytes can be compared only on memory with contents, and protection keys need a machine that has protection
+/// keys.
 fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Result<Attempt, ReplayError> {
     let planner = Planner::new(source.open()?).with_segments_of(options.segment);
     let mut planner = planner.keeping_layout(options.places);

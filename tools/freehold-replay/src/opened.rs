@@ -41,8 +41,8 @@ pub(super) struct Opened {
     /// The path, for reports.
     pub(super) name: String,
     /// The seals, if the file is a memfd. The seals of the length (SHRINK, GROW) are checked here and not
-    /// given to the engine, because the replay also sets lengths that no recorded call set: a program can
-    /// make its file longer by a write.
+    /// given to the engine. With these seals, the engine could refuse a length that the replay sets without a
+    /// recorded call, for example after a write that has made the file longer.
     seals: Option<Mutex<u64>>,
     /// The file, opened for reading and writing. Used for a mapping if the recording does not show how its
     /// file was opened.

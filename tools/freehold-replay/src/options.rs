@@ -25,7 +25,7 @@ pub struct Options {
     /// Largest number of steps planned and run at a time. With a smaller number, tasks synchronise more
     /// often.
     pub segment: usize,
-    /// Compare the addresses that the kernel chose. Calls that change the set of free addresses then keep
+    /// Compare the addresses that the kernel chose. If true, calls that change the set of free addresses keep
     /// their order. If false, the replay uses Linux's addresses.
     pub places: bool,
     /// Largest number of steps that a task takes in a row. Large enough to keep the cost of switching small.

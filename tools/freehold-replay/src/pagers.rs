@@ -149,7 +149,7 @@ impl Pagers {
         }
     }
 
-    /// Supplies the pages that a transfer has reached: those of the first `bytes` bytes of these pieces.
+    /// Supplies the pages that a transfer has reached: the pages of the first `bytes` bytes of `pieces`.
     pub(super) fn supply_pieces(&self, process: &Process, pieces: &[(u64, u64)], bytes: u64) {
         if self.is_empty() {
             return;

@@ -44,10 +44,10 @@ impl Around {
         self.window.clone()
     }
 
-    /// Handles a recorded read fault at `at` if the engine has the page already: an earlier fault mapped the
-    /// page in the engine, but not on Linux, where the page was not in the page cache. Maps the missing pages
-    /// of the fault's window, by a fault on the first of them. Returns true if a page was missing and is now
-    /// mapped.
+    /// Handles a recorded read fault at `at` if the engine has the page already. In this case an earlier
+    /// fault mapped the page in the engine, but not on Linux, because the page was not in Linux's page cache.
+    /// Maps the missing pages of the fault's window, by a fault on the first of them. Returns true if a page
+    /// was missing and is now mapped.
     pub(super) fn map_rest(&self, process: &Process, cpu: &mut Cpu<X86_4>, at: u64) -> bool {
         // Beyond this block a fault would have another window.
         let block = at & !(AROUND - 1);
@@ -67,7 +67,7 @@ impl Around {
 pub(super) enum MappedBy {
     /// A recorded fault ended at the page, so Linux had mapped it.
     Faulted,
-    /// A fault on another page mapped the page if the page was in the page cache, or a call brought it in.
+    /// A call brought the page in, or a fault on another page mapped this page if it was in the page cache.
     Along,
 }
 

@@ -308,8 +308,8 @@ pub(super) fn tells_own_memory(process: &Process, call: &Call) -> bool {
 }
 
 /// Handles an mremap in strace output. The call may have covered several VMAs on Linux, but covers only one
-/// VMA in the replay. strace output has no page faults, so no anonymous memory in the replay has pages that
-/// prevent a merge with its neighbour.
+/// VMA in the replay. strace output has no page faults. Anonymous memory in the replay therefore has no
+/// pages, and may merge with a neighbour where pages prevented the merge on Linux.
 fn apart(process: &Process, call: &Call) -> Option<Refused> {
     let [at, old, new, flags, target, _] = call.args;
     let vma = process.find_vma(at).filter(|vma| vma.is_anonymous() && vma.end() - at >= old)?;

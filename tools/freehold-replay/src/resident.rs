@@ -334,8 +334,9 @@ impl Judge<'_> {
     }
 
     /// Returns true if an event that is not recorded may have brought in `page` near a fault. In shared
-    /// memory, such events are write calls, faults of the kernel, and faults in other address spaces, whose
-    /// order is not known. A file may also have been longer during the run than after it.
+    /// memory, such events are write calls, faults of the kernel, and faults in other address spaces. The
+    /// order of faults in different address spaces is not known. A file may also have been longer during the
+    /// run than after it.
     fn came_from_elsewhere(&self, page: u64) -> bool {
         let index = page - self.vma.start + self.mapped.index;
         let around = AROUND / PAGE - 1;

@@ -76,8 +76,9 @@ impl Recorded {
 
 impl World {
     /// Returns true if the replay determines which pages of `mapping` are brought in together. The sizes of
-    /// blocks that the kernel permits must be known. If any size is permitted, no other address space may
-    /// have brought in pages in an order that is not recorded.
+    /// blocks that the kernel permits must be known. If any size is permitted, only one address space may
+    /// have existed, because the recording does not show in which order several address spaces brought in
+    /// pages.
     pub(super) fn tells_blocks(&self, mapping: &Mapping<Machine>) -> bool {
         let Recorded { blocks, is_known } = self.shared;
         let none = match mapping.mount_huge() {

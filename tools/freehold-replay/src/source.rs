@@ -30,7 +30,7 @@ pub struct Source {
 
 impl Source {
     /// Returns the recording that an argument names, with a file of snapshots if one is named. Reads standard
-    /// input (`-`) to its end, compressed or not.
+    /// input (`-`), which may be compressed, to its end.
     ///
     /// # Errors
     ///

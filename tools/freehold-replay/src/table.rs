@@ -30,8 +30,8 @@ impl Layout {
     }
 
     /// Splits a table that is too wide for a terminal into several tables, each with the first column. The
-    /// first row contains the headings. If a heading `belongs` to the previous heading, their columns stay
-    /// together if both fit.
+    /// first row contains the headings. If a heading `belongs` to the previous heading, their columns stay in
+    /// one table. A group of such columns that is too wide is split.
     pub fn parts(&self, rows: Vec<Vec<String>>, belongs: impl Fn(&str) -> bool) -> Vec<Vec<Vec<String>>> {
         let wide = |column: &usize| usize::from(self.gap) + width(&rows, *column);
         let all = WIDTH.saturating_sub(self.indent + width(&rows, 0));
@@ -105,8 +105,8 @@ pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).into()
 }
 
-/// Wraps words into lines of at most 100 columns, each after `indent`, with further lines indented by two
-/// more.
+/// Wraps words into lines of at most 100 columns. Each line begins with `indent`. All lines after the first
+/// are indented by two more columns.
 pub fn wrapped(indent: &str, words: &str) -> String {
     let mut lines = vec![indent.to_owned()];
     for word in words.split_whitespace() {

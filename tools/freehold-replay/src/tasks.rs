@@ -41,7 +41,7 @@ struct Task {
     from: u64,
     /// End of the task. `None` if the task was alive at the end of the recording.
     to: Option<u64>,
-    /// Time since which its address space is known.
+    /// Time at which its address space becomes known.
     known: Option<u64>,
     /// Number of its system calls.
     calls: u64,

@@ -23,7 +23,7 @@
 //! after faults, calls and forks; `compare.rs` and `resident.rs` query it. If a touched page is missing here,
 //! a difference stays hidden. If a page is recorded here although no event has touched it, the comparison
 //! reports a false difference. A call that brings in pages needs an arm in [`Touched::called`], and a call
-//! that frees pages an arm in `Touched::gone`.
+//! that frees pages needs an arm in `Touched::gone`.
 
 use super::TASK_SIZE;
 use super::maps::lines_in;
@@ -123,7 +123,7 @@ impl Touched {
     }
 
     /// Records a call. The pages that the call had to bring in count as touched. `locked` returns the parts
-    /// of a range that are locked now, without those locked on fault.
+    /// of a range that are locked now, except the parts that are locked on fault.
     pub(super) fn called(&self, call: &Call, locked: impl FnOnce(Range<u64>) -> Vec<Range<u64>>) {
         self.gone(call);
         let Some(value) = call.returned.value() else { return };
@@ -335,7 +335,7 @@ impl Pages {
     }
 }
 
-/// Returns the parts of `range` that are locked, without those locked on fault.
+/// Returns the parts of `range` that are locked, except the parts that are locked on fault.
 pub(super) fn locked(process: &Process, range: Range<u64>) -> Vec<Range<u64>> {
     let lines = lines_in(process, range.clone());
     let locked = lines.filter(|line| line.flags & VmFlags::LOCK_MASK == VmFlags::LOCKED);

@@ -96,13 +96,13 @@ pub fn bytes(bytes: u64) -> String {
     format!("{} {}", short(value), UNITS[unit])
 }
 
-/// Formats with two digits below ten, and as a whole number above.
+/// Formats a value below ten with two digits, and a larger value as a whole number.
 fn short(value: f64) -> String {
     let text = if value < 9.95 { format!("{value:.1}") } else { format!("{value:.0}") };
     text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
 }
 
-/// Formats with three digits.
+/// Formats a value with three digits.
 fn long(value: f64) -> String {
     match value {
         ..9.995 => format!("{value:.2}"),

@@ -65,8 +65,8 @@ pub(super) struct World {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
     pub(super) options: Options,
-    /// Size in bytes up to which Linux never refuses a call because of overcommit. The size does not depend
-    /// on the memory that is already committed.
+    /// Size in bytes of the largest call that Linux never refuses because of overcommit, however much memory
+    /// is already committed.
     pub(super) promises: u64,
     /// A process_vm_writev has written to addresses that are not recorded.
     pub(super) unseen_writes: bool,
@@ -158,7 +158,7 @@ impl World {
     /// huge pages that snapshots show.
     pub(super) fn set_up(&mut self, recording: &Recording, shown: Option<Thp>) {
         self.set_thp(recording, shown);
-        // A new recording lacks this setting only if it changed during the run.
+        // A new recording lacks this setting only if the setting changed during the run.
         self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
         // Since 6.14 Linux frees page tables that MADV_DONTNEED empties. strace output does not show the
         // version of the kernel; the replay then assumes 6.14 or later.
@@ -400,8 +400,8 @@ fn key(name: &str) -> u32 {
     digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
 }
 
-/// Returns the size of memory with contents in bytes: at most half of the host's available memory, because a
-/// recording may use all of it.
+/// Returns the size of memory with contents in bytes: half of the host's available memory, but at least
+/// [`LEAST`] and at most [`MEMORY`].
 fn contents() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));

@@ -2,8 +2,8 @@
 //!
 //! The recordings of the repository are always included. Recordings in `../shared/traces` are included if
 //! they are small. With `FREEHOLD_EFFORT=long` (`cargo xtask replay`) all recordings run on every design with
-//! ten seeds each, and each prints one line. Without this variable each recording runs on a few consecutive
-//! designs, and the next recording starts one design later. To add a case, add a recording.
+//! ten seeds each, and the test prints one line per recording. Without this variable each recording runs on a
+//! few consecutive designs, and the next recording starts one design later. To add a case, add a recording.
 
 use freehold::space::Locking;
 use freehold_machine::Effort;

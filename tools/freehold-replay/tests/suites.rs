@@ -14,7 +14,7 @@ use std::thread;
 /// Smallest number of recordings. A smaller number means that some recordings were not found.
 const LEAST: usize = 297;
 
-/// Recordings that are replayed concurrently.
+/// Number of recordings that are replayed concurrently.
 const WORKERS: usize = 2;
 
 /// Folder of recordings that are too long to check for stale TLB entries on every access.

@@ -1,8 +1,9 @@
-//! Small recordings of changes that no recording, or no old recording, contains. The effect of each change
-//! matches Linux, or is left unchecked for the expected reason. Everything else is compared.
+//! Small recordings of programs whose memory changes in ways that recordings, or only old recordings, do not
+//! show. The effect of each change matches Linux, or is left unchecked for the expected reason. Everything
+//! else is compared.
 //!
 //! The name of a test states the effect of the change. Each test replays a few lines (`outcome`, or `text`
-//! for strace output), and checks how often the replay counted each reason for answers that it did not check
+//! for strace output), and checks how many answers the replay left unchecked for each reason
 //! (`assert_as_linux`, with reasons from `freehold_trace::plan::aside`). Most tests then change a line, and
 //! check that the replay reports a difference.
 
@@ -137,7 +138,7 @@ fn growth_by_the_kernel_follows_later_events() {
     assert!(fixed.difference_count > 0 && count(&fixed, aside::GROWN) == 0);
 }
 
-/// Only the snapshot shows the hole in memory that the kernel has grown, and the part with other rights.
+/// Memory that the kernel has grown has a hole, and a part with other rights. Only the snapshot shows both.
 #[test]
 fn growth_by_the_kernel_keeps_holes() {
     let events = |hole: &str| {
@@ -248,7 +249,7 @@ fn huge_pages_are_not_compared_where_their_setting_changed() {
 }
 
 /// A program resizes a pool of huge pages and restores its size, so an old recording shows the same size
-/// before and after. From the moment at which Linux had more pages, the size is unknown.
+/// before and after. As soon as Linux has more pages than the recorded size, the size counts as unknown.
 #[test]
 fn pool_that_was_resized_during_the_run_has_an_unknown_size() {
     let events = |pool: &str| {

@@ -46,7 +46,7 @@ pub struct Run {
     pub low: f64,
     /// Height of the upper edge.
     pub high: f64,
-    /// A hole that separates parts of the address space lies below this run.
+    /// True if a hole that separates parts of the address space lies below this run.
     pub apart: bool,
 }
 

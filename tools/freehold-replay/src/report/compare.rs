@@ -1,8 +1,9 @@
 //! The comparison of one recording on all designs.
 //!
 //! For `freehold replay --compare`: one row for each lock design, one column for each figure (differences,
-//! time, hold times and waits of the mmap lock), and the differences from Linux below. Input: the [`Outcome`]
-//! of each replay. `single.rs` has the report of one replay. A new column is added in `rows`.
+//! time, hold times and waits of the mmap lock), and a list of the differences from Linux below the table.
+//! Input: the [`Outcome`] of each replay. `single.rs` has the report of one replay. A new column is added in
+//! `rows`.
 
 use super::checked;
 use super::differences::differences;
