@@ -37,7 +37,7 @@ pub struct Findings {
 pub struct Table {
     /// Title that says what the rows show.
     pub title: String,
-    /// Headings, including that of the row names.
+    /// Headings, including the heading of the row names.
     pub columns: Vec<String>,
     /// Rows in order.
     pub rows: Vec<Row>,

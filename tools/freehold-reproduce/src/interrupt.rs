@@ -13,9 +13,9 @@ use std::thread;
 /// Signals that end a run. A signal that the parent process set to be ignored stays ignored.
 const ENDING: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
 
-/// Starts a thread that waits for the first signal that is to end the process, and calls `tell` with this
-/// signal. Threads that start later are not interrupted by the signal. Until [`stop`] is called, such a
-/// signal does not end the process.
+/// Starts a thread that waits for the first signal in [`ENDING`] and calls `tell` with its number. Threads
+/// that start later are not interrupted by these signals. Until [`stop`] is called, these signals do not end
+/// the process.
 pub fn watch(tell: impl FnOnce(i32) + Send + 'static) {
     let awaited = awaited();
     // SAFETY: the call changes only the signal mask of the calling thread. The set outlives the call.

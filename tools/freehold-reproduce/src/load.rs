@@ -133,7 +133,7 @@ pub fn unmap_names() -> Vec<String> {
     unmaps(Locking::default()).map(|design| unmap_name(design.unmap).to_owned()).into()
 }
 
-/// Returns all designs of munmap, each with the other choices of `others`.
+/// Returns all designs of munmap, each combined with the other choices of `others`.
 pub fn unmaps(others: Locking) -> [Locking; 4] {
     [Unmap::Exclusive, Unmap::SECTIONED, Unmap::Downgraded, Unmap::Released].map(|unmap| others.unmap(unmap))
 }

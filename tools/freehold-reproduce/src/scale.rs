@@ -29,7 +29,7 @@ pub struct Scale {
     pub at_most: u64,
     /// Also measure the host's system calls where possible.
     pub host: bool,
-    /// Numbers of threads for experiments that try several, if the user sets them.
+    /// Numbers of threads for experiments that try several numbers, if the user sets them.
     pub threads: Option<Vec<usize>>,
     /// The designs that an experiment does not compare, if the user sets them.
     pub design: Option<Design>,

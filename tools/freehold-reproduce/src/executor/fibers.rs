@@ -58,7 +58,7 @@ impl Place {
 struct Lost {
     /// The name of the step.
     what: String,
-    /// For each side, by number: the sum of the reports of its runs.
+    /// Sum of the reports of the runs of each side, by the number of the side.
     sides: BTreeMap<usize, Report>,
 }
 
@@ -99,8 +99,8 @@ pub fn unnoted<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns a table of the fields on which one side lost most time. The table has each step so far with a name
-/// that ends in `of`.
+/// Returns a table of the fields on which one side lost most time. The table covers each step so far whose
+/// name ends in `of`.
 pub fn hottest_of_each(side: usize, of: &str) -> Option<Table> {
     const SHOWN: usize = 2;
     let rows: Vec<Row> = LOST.with_borrow(|all| {

@@ -2,9 +2,10 @@
 //! read or write every page, and unmap.
 //!
 //! Sides: the four designs of munmap. [`Case`] names the access patterns of the published test. In a turn,
-//! each thread maps its part of a file, touches every page and unmaps, until the time is over; faults are
-//! counted. A long munmap under the mmap lock lowers the rate of the cases with one process and many threads.
-//! A new access pattern needs a variant of [`Case`], an entry in `Case::ALL`, and its part of `passes`.
+//! each thread maps its part of a file, touches every page and unmaps the part, again and again until the
+//! time is over. The result is the number of faults per second. A long munmap under the mmap lock lowers the
+//! rate of the cases with one process and many threads. A new access pattern needs a variant of [`Case`], an
+//! entry in `Case::ALL`, and its part of `passes`.
 
 use super::{Experiment, published};
 use crate::executor::Stop;

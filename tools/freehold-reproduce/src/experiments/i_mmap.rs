@@ -143,7 +143,7 @@ fn findings(all: &[OfTasks]) -> Findings {
         notes: vec![
             "Published: aim7 on 4 sockets, 60 cores. The loads here are similar, but run on phantom memory without system calls and contents, so a job takes a few microseconds.".to_owned(),
             "The published result is 67.5 % more migrated pages; the number of tasks was not published.".to_owned(),
-            "Readers of one lock run concurrently only if there is a processor for each.".to_owned(),
+            "Readers of one lock run concurrently only if each reader has a processor.".to_owned(),
         ],
         seconds: 0.0,
     }

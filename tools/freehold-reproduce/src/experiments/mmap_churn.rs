@@ -1,4 +1,5 @@
-//! Measures threads of one process that map, touch and unmap small areas, and then each operation by itself.
+//! Measures the rate at which threads of one process map, touch and unmap small areas. Then measures each
+//! operation by itself.
 //!
 //! The sides are the lock designs of the engine, and the host. Each thread maps four pages, writes to them
 //! and unmaps them, for the time of a turn. The findings are the operations per second for each number of

@@ -9,10 +9,11 @@
 //! `mmap_churn.rs`, `i_mmap.rs` and `munmap_stall.rs`.
 //!
 //! A new experiment needs a line in `registry.rs`, a default machine in `examples/simulate.rs`, and a test in
-//! `tests.rs`, which also checks that [`Experiment::seconds`] is the sum over the steps.
+//! `tests.rs`. The test also checks that [`Experiment::seconds`] is the sum of the expected seconds of the
+//! steps.
 //!
-//! Two rules for [`Experiment::run`]: the name of a step ends in `, turn N`, because a simulation adds up the
-//! turns of a step under the rest of the name; and nothing is printed while a step runs.
+//! Two rules apply to [`Experiment::run`]. The name of a step ends in `, turn N`: a simulation adds up the
+//! turns of all steps whose names are equal before this ending. Nothing is printed while a step runs.
 
 mod fault_throughput;
 mod hugetlb;

@@ -2,9 +2,9 @@
 //! size and design.
 //!
 //! Each turn maps and populates memory of one size, unmaps it, and reads the statistics of the mmap lock.
-//! Sides: the four designs of munmap, and the host, where only the time of the call is known. A sweep at the
-//! end repeats the sectioned design with sections of several sizes. `published.rs` has the published times of
-//! Linux. The length of a hold comes from the statistics of the lock, so processes are created with
+//! Sides: the four designs of munmap, and the host. For the host, only the time of the call is known. A sweep
+//! at the end repeats the sectioned design with sections of several sizes. `published.rs` has the published
+//! times of Linux. The length of a hold comes from the statistics of the lock, so processes are created with
 //! `World::watched`.
 
 use super::{Experiment, published};

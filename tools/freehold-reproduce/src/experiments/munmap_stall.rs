@@ -316,7 +316,7 @@ fn findings(all: &[OfSize]) -> Findings {
             "An operation that waits for a whole munmap is one of many, so percentiles hardly show it. The last column does: it is the share of the victim's time spent \
              in operations that took more than twice the 99 % value before the munmap. Processor time that the host takes away is included."
                 .to_owned(),
-            "The host unmaps real memory, in the size that its row names; its reader opens and reads the files of its own process in /proc.".to_owned(),
+            "The host unmaps real memory, as much as the name of its row says; the reader on the host opens and reads files of its own process in /proc.".to_owned(),
         ],
         seconds: 0.0,
     }

@@ -17,7 +17,8 @@ pub const FAULTS: [(&str, f64, f64); 4] = [
     ("mmap-file", 100_165.0, 108_396.0),
 ];
 
-/// Step 2: number of tasks, jobs per minute of alltests before and after, and of disk before and after.
+/// Step 2: number of tasks, jobs per minute of alltests before and after the step, and jobs per minute of
+/// disk before and after the step.
 pub const JOBS: [(usize, [f64; 2], [f64; 2]); 9] = [
     (100, [17_918.72, 28_417.97], [7_582.14, 7_257.48]),
     (200, [16_529.39, 26_807.92], [6_962.44, 7_109.15]),

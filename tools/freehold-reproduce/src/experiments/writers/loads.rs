@@ -157,8 +157,8 @@ impl Areas {
 const BASE: u64 = 1 << 36;
 /// Distance from the part of a CPU to the part of the next CPU, in bytes.
 const PART: u64 = 1 << 37;
-/// Offsets in a part: of the area that is changed, and of the area that is only read. Each of the two areas
-/// lies between other areas.
+/// Offsets within a part: `OWN` of the area that is changed, `WATCHED` of the area that is only read. Each of
+/// the two areas lies between other areas.
 const OWN: u64 = 1 << 32;
 const WATCHED: u64 = 1 << 34;
 /// Number of pages of the area that is changed.
@@ -206,8 +206,8 @@ impl Ends {
         self.count += 1;
     }
 
-    /// Returns the operations per second: from the first to the last end if there are 8 operations or more,
-    /// otherwise over the whole `time`.
+    /// Returns the operations per second. If there are 8 operations or more, the rate covers the time from
+    /// the first end to the last end. With fewer operations, the rate covers the whole `time`.
     fn rate(&self, time: Duration) -> f64 {
         match self.count {
             8.. => (self.count - 1) as f64 / (self.last - self.first).as_secs_f64(),
@@ -286,8 +286,8 @@ impl Shared {
         unnoted(|| together(cpus, change)).into_iter().collect()
     }
 
-    /// Brings the space into the state after changes by one CPU or, if `cpus` is greater than 1, by several
-    /// CPUs.
+    /// Brings the space into the state that changes leave behind: changes by several CPUs if `cpus` is
+    /// greater than 1, otherwise by one CPU.
     fn settle(&self, world: &World, cpus: usize) -> anyhow::Result<()> {
         // A reader of the whole space ends the concurrent mode.
         drop(self.process.space().read());
@@ -328,8 +328,8 @@ impl Shared {
         together(cpus, run).into_iter().sum()
     }
 
-    /// Returns the times of one CPU's operations in nanoseconds, ascending, while other CPUs run a load, if
-    /// any. Times nothing during `warm`.
+    /// Returns the times of one CPU's operations in nanoseconds, in ascending order. If a load is given, the
+    /// other CPUs run it meanwhile. Times nothing during `warm`.
     pub fn times(
         &self,
         world: &World,

@@ -75,8 +75,8 @@ fn is_simulated(scale: &Scale) -> bool {
     scale.place.simulated().is_some()
 }
 
-/// Returns the layouts. On a host there are always many areas, and no CPU is watched, because that would
-/// measure the host's scheduler.
+/// Returns the layouts. On a host there are always many areas, and no CPU is watched, because the times of a
+/// watched CPU would measure the host's scheduler.
 fn areas(scale: &Scale) -> &'static [Areas] {
     if is_simulated(scale) { &Areas::ALL } else { &Areas::ALL[..1] }
 }
