@@ -329,7 +329,7 @@ impl Shared {
     }
 
     /// Returns the times of one CPU's operations in nanoseconds, in ascending order. If a load is given, the
-    /// other CPUs run it meanwhile. Times nothing during `warm`.
+    /// other CPUs run it during the measurement. Times nothing during `warm`.
     pub fn times(
         &self,
         world: &World,
