@@ -26,7 +26,7 @@ pub(crate) fn whole_pages(bytes: u64) -> Option<u64> {
     bytes.checked_next_multiple_of(PAGE)
 }
 
-/// Returns the range that begins with the page of `start`, and whose length is `len` rounded up to whole
+/// Returns the range that begins with the page of `start` and has the length `len`, rounded up to whole
 /// pages. The range is empty if the length or the end overflows: Linux then treats the length as zero, or
 /// refuses the call and changes nothing.
 pub(crate) fn span(start: u64, len: u64) -> Range<u64> {

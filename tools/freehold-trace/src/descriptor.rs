@@ -19,8 +19,8 @@ pub(crate) enum Descriptor {
     /// The descriptor is closed.
     Closed(u32),
     /// The descriptors in the range `closed`, first and last included, are closed. `closed` is `None` if the
-    /// call only marks them for a later execve. If `unshares` is true, the task first gets a table of its
-    /// own.
+    /// call only marks the descriptors, so that a later execve closes them. If `unshares` is true, the task
+    /// first gets a table of its own.
     ClosedRange { closed: Option<(u32, u32)>, unshares: bool },
 }
 

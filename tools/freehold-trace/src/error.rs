@@ -226,8 +226,8 @@ pub(crate) enum Bad {
 const SHOWN: usize = 60;
 
 impl Bad {
-    /// Converts an error about a part of a line into an error about the line, in which the part begins at
-    /// byte `at`.
+    /// Converts an error about a part of a line into an error about the whole line. The part begins at byte
+    /// `at` of the line.
     pub(crate) fn behind(self, at: usize) -> Bad {
         match self {
             Bad::Expected(expected, within) => Bad::Expected(expected, at + within),

@@ -1,9 +1,9 @@
 //! The fields of a line: numbers and words, each separated by a single blank.
 //!
 //! [`Fields`] is a cursor over one line. Each function takes the next field and advances. A function that
-//! fails returns the text of the expected field and the offset; the reader makes them an error with file,
-//! line and column. The readers of events, snapshots, limits and strace output use [`Fields`]. Its functions
-//! allocate nothing, and must not panic on any bytes (`tests/mutations.rs`).
+//! fails returns the text of the expected field and the offset; the reader turns these two values into an
+//! error with file, line and column. The readers of events, snapshots, limits and strace output use
+//! [`Fields`]. Its functions allocate nothing, and must not panic on any bytes (`tests/mutations.rs`).
 
 use crate::error::Bad;
 

@@ -2,8 +2,8 @@
 //!
 //! Each call with operations or flags has a module: `fcntl`, `open`, `seal`, `fallocate`, `prctl`, `uffdio`,
 //! `rlimit`, `personality`, `capability`. The list `KEPT` of a module names the operations that recordings
-//! contain: the recorder (`freehold-record`) and the reader of strace output drop all others. The values are
-//! those of Linux's public headers and must not change. The names in strace output are in
+//! contain: the recorder (`freehold-record`) and the reader of strace output drop all other operations. The
+//! values are those of Linux's public headers and must not change. The names in strace output are in
 //! `strace/symbols.rs`. A new operation needs a constant here, and an entry in `KEPT` if recordings are to
 //! contain it.
 

@@ -413,8 +413,8 @@ impl Areas {
         whole
     }
 
-    /// Returns the family that a first write at `at` gives its area: a neighbour's family if the two could
-    /// merge, otherwise `fresh`.
+    /// Returns the family that a first write at `at` gives its area: the family of a neighbour if area and
+    /// neighbour could merge, otherwise `fresh`.
     pub(crate) fn family_for(&self, at: u64, fresh: u32) -> u32 {
         let Some((start, area)) = self.find(at) else { return fresh };
         let next = self.by_start.get(&area.end).map(|next| ((start, area), (area.end, next), next));

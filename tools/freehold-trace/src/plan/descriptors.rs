@@ -42,7 +42,8 @@ pub(super) struct Open {
     pub(super) access: Option<Access>,
     /// The file's number in the plan, once it has one.
     pub(super) file: Option<u32>,
-    /// True for a memfd that a recorded memfd_create made. No other file has its number in the plan.
+    /// True for a memfd that a recorded memfd_create made. In the plan, no other file has the number of this
+    /// memfd.
     pub(super) memfd: bool,
     /// The number of the userfaultfd in the plan, if the descriptor is one.
     pub(super) userfaultfd: Option<u32>,

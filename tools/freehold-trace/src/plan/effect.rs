@@ -14,7 +14,7 @@
 //! | event | is planned |
 //! | --- | --- |
 //! | holds the mmap lock for writing (`w`, `h`) | at the release of the lock. Until then other tasks run in VMAs that the event has not locked yet |
-//! | holds the mmap lock for reading (`r`) | when it got the lock, and after an event that held the lock for writing at that time |
+//! | holds the mmap lock for reading (`r`) | when the event got the lock, but after any event that held the lock for writing at that time |
 //! | holds only the lock of a VMA, or no lock | at its time |
 //!
 //! An address space of one task needs no such order. An event is *beside* another event if their times

@@ -3,8 +3,8 @@
 //! [`Files`] is a part of the planner. The plan numbers files and segments together. `names` maps names to
 //! numbers of the plan, and `records` maps the file numbers of the recording to numbers of the plan. The
 //! replay creates one file per number from the [`PlanFile`]s in each segment of the plan. Two files with one
-//! number would share pages that they do not share on Linux, and one file with two numbers would not share
-//! its pages: snapshots then differ.
+//! number would share pages that they do not share on Linux. One file with two numbers would not share its
+//! pages. In both cases snapshots would differ.
 //!
 //! `syscall.rs` calls `mapped_file` for each call that may map a file. `descriptors.rs` has the open files of
 //! each process, and `lengths.rs` the lengths. `memfds_are_distinguished_by_descriptor_and_not_by_name` and
@@ -75,8 +75,8 @@ impl Files {
         self.count
     }
 
-    /// Returns the number of the file that a list of VMAs calls `name`. A new name gets a new number. Returns
-    /// `None` for anonymous memory.
+    /// Returns the number of the file whose name in a list of VMAs is `name`. A new name gets a new number.
+    /// Returns `None` for anonymous memory.
     pub(super) fn file_of(&mut self, recording: &Recording, name: &str) -> Option<u32> {
         let name = name.strip_suffix(" (deleted)").unwrap_or(name);
         if matches!(name, "" | "-" | "[heap]" | "[stack]") || name.starts_with("[anon:") {

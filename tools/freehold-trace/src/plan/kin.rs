@@ -11,12 +11,12 @@
 //!
 //! | step | waits for |
 //! | --- | --- |
-//! | a store to a present page, where a huge page may be; a call on such memory | the last such step in that block; earlier ends of address spaces of the kin |
-//! | the end of an address space (exit, exec) | the last such step in each of its blocks |
+//! | a store to a present page that may be huge; a call on memory that may be huge | the last such store or call in that block; earlier ends of address spaces of the kin |
+//! | the end of an address space (exit, exec) | the last such store or call in each of its blocks |
 //!
-//! Blocks of 2 MiB are numbered by the address at which memory was first written, because a process may move
-//! memory. If an end and a store overlap in time, the recording does not determine whether the page stays
-//! huge. The size of the page is then *unsure* (`Unsure::Size`) and is not compared.
+//! The number of a block of 2 MiB is made of the address that the memory had at its first write, because a
+//! process may move memory. If an end and a store overlap in time, the recording does not determine whether
+//! the page stays huge. The size of the page is then *unsure* (`Unsure::Size`) and is not compared.
 //!
 //! [`Kins`] is a part of the planner; `events.rs`, `run.rs` and `syscall.rs` call it. The tests are in
 //! `kin_tests.rs`.

@@ -61,8 +61,7 @@ impl Lengths {
         self.files.entry(file).or_default();
     }
 
-    /// Keeps the recorded order among the steps that depend on the file, even if none of them changes its
-    /// length.
+    /// Keeps the recorded order among the steps that depend on the file, even if no step changes the length.
     pub(super) fn keep_order(&mut self, file: u32) {
         self.files.entry(file).or_default().in_order = true;
     }

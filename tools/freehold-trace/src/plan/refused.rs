@@ -2,9 +2,9 @@
 //!
 //! This file has two rules. First ([`has_emptied`], for `syscall.rs`): the replay unmaps mappings in the
 //! engine if the call's arguments prove that Linux removed them. The engine itself keeps the mappings,
-//! because the engine refuses the call earlier. Second ([`may_have_emptied`], for `unknown.rs`): in an
-//! address space with unknown addresses, the plan forgets all mappings that Linux may have removed. The range
-//! of the second rule may be larger than the range of the first.
+//! because the engine refuses the call before it removes anything. Second ([`may_have_emptied`], for
+//! `unknown.rs`): in an address space with unknown addresses, the plan forgets all mappings that Linux may
+//! have removed. The range of the second rule may be larger than the range of the first.
 //! `refused_mapping_of_huge_pages_unmaps_its_range` (`freehold-replay/tests/strace.rs`) checks the first
 //! rule.
 

@@ -10,8 +10,8 @@
 //! remap_file_pages           |-------------|      of another: its result shows which came first
 //! ```
 //!
-//! If shmctl and another such call overlap, the removal is planned before the other call exactly if that call
-//! was refused. If the calls do not overlap, their order is known, and the engine must give the recorded
+//! If shmctl overlaps a shmat or a remap_file_pages, the removal is planned before that call exactly if that
+//! call was refused. If the calls do not overlap, their order is known, and the engine must give the recorded
 //! result.
 //!
 //! A remap_file_pages that was refused with EIDRM overlapped the removal: the call had unmapped the segment,

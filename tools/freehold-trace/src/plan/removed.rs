@@ -82,7 +82,8 @@ impl Planner {
         cut
     }
 
-    /// Places the removal as the next step of `task`. A step of any other task would have the same effect.
+    /// Places the removal as the next step of `task`. As a step of another task, the removal would have the
+    /// same effect.
     pub(super) fn place(&mut self, segment: u64, task: u32) {
         self.removals.open.retain(|id| *id != segment);
         let Some(&known) = self.files.segments.get(&segment) else { return };

@@ -236,7 +236,7 @@ impl Planner {
     }
 
     /// Plans the events that took effect before `event`, and then `event` itself. If `event` takes effect
-    /// after its time, adds it to the waiting events instead.
+    /// later than its recorded time, adds it to the waiting events instead.
     pub(super) fn in_turn(&mut self, event: Event) -> Result<(), ReadError> {
         if !self.waiting.is_empty() {
             let until = if self.is_behind_all(&event) { u64::MAX } else { event.time };

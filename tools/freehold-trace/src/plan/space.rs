@@ -62,8 +62,8 @@ pub(crate) struct Space {
     pub(crate) locks: AddressSet,
     /// True if the number of locked pages is unknown.
     pub(crate) doubts_locked: bool,
-    /// Addresses that were mapped when the plan reached a call that overlaps a later call in time. If the
-    /// later call received these addresses, the earlier call had freed them before.
+    /// For two calls that overlap in time: addresses that were mapped when the plan reached the earlier call.
+    /// If the later call received these addresses, the earlier call had freed them before.
     pub(crate) awaited: AddressSet,
     /// True if the process has created a userfaultfd, so that ranges may be registered with it.
     pub(crate) has_userfaultfd: bool,

@@ -156,8 +156,8 @@ pub enum StepKind {
     Assume(Range<u64>),
     /// Makes this range executable: a brk has just added it to the heap.
     Execute(Range<u64>),
-    /// Unmaps addresses: unknown memory that a later call found free, or memory that Linux unmapped although
-    /// it refused a call.
+    /// Unmaps addresses: unknown memory that a later call found free, or memory that Linux unmapped in a call
+    /// that it then refused.
     Clear(Range<u64>),
 }
 
@@ -182,7 +182,7 @@ pub enum Ends {
     Signal(u8, i32),
     /// The recording does not show how the fault ended. The replay does not make the fault.
     Interrupted,
-    /// The fault happened in the kernel, while it executed a call, and the fault failed.
+    /// The kernel took the fault while it executed a call, and the fault failed.
     Refused,
 }
 
@@ -224,7 +224,7 @@ pub struct PlannedCall {
     /// True if the address space has unknown addresses, because its start is not recorded.
     pub partly: bool,
     /// True if the call may move another number of bytes in the replay than on Linux, because some of the
-    /// memory is unknown. Another number is set aside instead of reported.
+    /// memory is unknown. A different number is set aside instead of being reported.
     pub doubtful: bool,
     /// True if the result is unsure, because it depends on unknown memory or on an unrecorded process. The
     /// replay makes the call and does not compare the result.
