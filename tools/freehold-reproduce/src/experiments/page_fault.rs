@@ -184,7 +184,8 @@ fn of_design(
     scale: &Scale,
 ) -> anyhow::Result<Turn> {
     let pages = pages(scale);
-    // The parts of different threads share no page table, as if the parts were large.
+    // The parts of different threads share no page table of the two lowest levels, as if the parts were
+    // large.
     let distance = (pages * PAGE).next_multiple_of(GIB) + if place == Where::VmaEach { GIB } else { 0 };
     let base = 1 << 40;
     let round = || {
