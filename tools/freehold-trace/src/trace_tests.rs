@@ -251,8 +251,8 @@ fn path_must_be_utf8() {
     assert!(error.starts_with("test:1: column 13: expected text in UTF-8"), "{error}");
 }
 
-/// The lines after an unreadable line are read. If the unreadable line may concern memory, a loss of events
-/// of its task stands for it.
+/// The lines after an unreadable line are read. If the unreadable line may concern memory, the reader returns
+/// a loss of events for the task of that line.
 #[test]
 fn lines_after_an_unreadable_line_are_read() {
     let lost = |task| (task, Kind::Lost { events: 1 });

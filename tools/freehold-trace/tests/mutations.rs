@@ -174,7 +174,7 @@ fn read_again(events: &[Event], lists: &[Snapshot]) {
     }
 }
 
-/// Clears the fields that the format has no place for, and the file.
+/// Clears the number of the file, and the fields for which the format has no place.
 fn with_written_fields_only(mut event: Event) -> Event {
     event.line = 0;
     if let Kind::Call(call) = &mut event.kind {

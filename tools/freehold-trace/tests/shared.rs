@@ -133,8 +133,8 @@ fn check(folder: &Path, manifest: &Value) {
     }
     counts.compare(manifest);
     let mut written = trace.finish().unwrap();
-    // The recordings have version 1, whose lines are equal to those of the current version, except for the
-    // number in the first line.
+    // The recordings have version 1. Their lines are those of the current version, except for the number in
+    // the first line.
     written["# fhtrace ".len()] = b'1';
     assert!(written == unpacked(&path), "{name}: the written trace differs");
     same_snapshots(name, &snapshots.finish().unwrap(), &unpacked(&folder.join(format!("{name}.snap.xz"))));

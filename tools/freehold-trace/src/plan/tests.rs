@@ -211,7 +211,8 @@ fn segments_are_bounded_and_end_at_a_freeze() {
         firsts.push(segment.tasks[0].first);
         assert!(segment.tasks[0].runs && segment.waits.is_empty());
     }
-    // The segments: an exec and ten faults, at most four steps each; the freeze; a fault.
+    // The exec and the first ten faults fill three segments, and the freeze ends the third. The last fault is
+    // in the fourth.
     assert_eq!(lengths, [(4, 0), (4, 0), (3, 1), (1, 0)]);
     assert_eq!(firsts, [0, 4, 8, 11]);
     assert_eq!(planner.recorded().active, 35);
@@ -550,8 +551,8 @@ fn prctl_operations_unknown_to_the_recorded_kernel_are_set_aside() {
     assert_eq!(asked("6 0 1 prctl f 1 0 0 0 = 0\n"), (0, 1), "an operation that does not concern memory");
 }
 
-/// A change of limits becomes a step before the process next uses its memory, and only if a limit differs.
-/// Later steps of all tasks wait for that step.
+/// A change of limits becomes a step only if a limit differs. The step comes before the next use of the
+/// process's memory, and later steps of all tasks wait for the step.
 #[test]
 fn limits_are_set_before_the_first_step_that_needs_them() {
     let limits = "ffffffffffffffff ffffffffffffffff ffffffffffffffff 800000 1000";

@@ -196,9 +196,9 @@ impl Space {
         Conclusions { unsure, cleared, assumed, moved }
     }
 
-    /// Checks the gap between the range that Linux chose for a call and a mapping above the range that grows
-    /// downwards. If the gap is too small, either Linux had unmapped the lower part of that mapping, or
-    /// unknown memory lies in the gap. Returns the parts of that mapping that the plan must clear. Returns
+    /// Checks the gap between the range that Linux chose for a call and a mapping above it, if this mapping
+    /// grows downwards. If the gap is too small, either Linux had unmapped the lower part of the mapping, or
+    /// unknown memory lies in the gap. Returns the parts of the mapping that the plan must clear. Returns
     /// `None` if the gap was kept.
     fn near_above(&self, call: &Call, ranges: &[Range<u64>; 2]) -> Option<Vec<Range<u64>>> {
         let known_ranges = self.known_ranges.as_ref().filter(|_| self.grows && keeps_gap(call))?;

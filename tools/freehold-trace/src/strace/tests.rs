@@ -404,7 +404,7 @@ fn errors_name_the_expected_text() {
 }
 
 /// The lines after an unreadable line are read. If the unreadable line may concern memory, the reader returns
-/// a loss of events of its task instead.
+/// a loss of events for the task of that line.
 #[test]
 fn lines_after_an_unreadable_line_are_read() {
     for (lines, expected) in [
