@@ -6,8 +6,9 @@
 //! keeps the reference over a sleep, a preemption point or a call of the engine. The offsets of some fields
 //! are written as numbers in `entry.s` and in the assembly of this file; [`init`] checks them.
 //!
-//! A new field belongs behind `current`, so that these offsets stay the same. Other CPUs may use only the
-//! atomics of a [`Cpu`] ([`other`]). Data that a single file uses is a [`PerCpu`] in that file instead.
+//! A new field belongs behind `current`, so that the offsets in the assembly stay the same. Other CPUs may
+//! use only the atomics of a [`Cpu`] ([`other`]). Data that a single file uses is a [`PerCpu`] in that file
+//! instead.
 
 use core::arch::asm;
 use core::cell::{Cell, UnsafeCell};

@@ -193,8 +193,8 @@ impl VectorState {
         }
     }
 
-    /// Loads the registers from this image. This overwrites vector registers, so the assembly declares them
-    /// as changed.
+    /// Loads the registers from this image. The load overwrites vector registers, so the assembly declares
+    /// these registers as changed.
     pub fn load(&self) {
         // SAFETY: `new` or `save` wrote the image.
         unsafe {
@@ -217,7 +217,7 @@ impl VectorState {
 impl VectorState {
     /// Size of the part of the image that FXSAVE writes, in bytes.
     const LEGACY: usize = 512;
-    /// Size of the header that XSAVE adds behind that part, in bytes.
+    /// Size of the header that XSAVE adds behind the part of FXSAVE, in bytes.
     const HEADER: usize = 64;
     /// Offset of the SSE registers.
     const XMM: usize = 160;
@@ -326,7 +326,7 @@ impl VectorState {
     /// # Errors
     ///
     /// EFAULT if the image cannot be read; EINVAL if the image sets unknown bits of MXCSR, or if its header
-    /// names components that are not turned on, the compacted form or reserved bytes.
+    /// names components that are not turned on, selects the compacted form, or sets reserved bytes.
     pub fn take_from_tracer(&mut self, at: u64, bytes: usize, copy_in: CopyIn) -> Result<(), Errno> {
         /// The bits of MXCSR that exist.
         const MXCSR_BITS: u64 = 0xffff;

@@ -83,9 +83,10 @@ impl Frame {
 /// An address below the end of a program's address space.
 ///
 /// `iretq`, `sysretq` and `wrmsr` fault in the kernel if they load an instruction pointer or a segment base
-/// that is not canonical. They therefore load only values of this type: [`before_user`] returns the address
-/// of a program's next instruction, and a [`Thread`] has the bases of fs and gs. A stack pointer needs no
-/// check: the processor loads any value, and the program's first use of the stack faults.
+/// that is not canonical. The kernel therefore gives these instructions only values of this type:
+/// [`before_user`] returns the address of a program's next instruction, and a [`Thread`] has the bases of fs
+/// and gs. A stack pointer needs no check: the processor loads any value, and the program's first use of the
+/// stack faults.
 ///
 /// [`before_user`]: super::handlers::Handlers::before_user
 /// [`Thread`]: crate::sched::Thread

@@ -4,8 +4,8 @@
 //! `process/exit.rs` calls [`exit`] when process 1 ends. The panic handler, `trap.rs` and
 //! `process/standstill.rs` end the machine after they have written a report. The functions that a panic calls
 //! here take no lock, because any lock may be held at that time. [`exit`] may take the lock of the report.
-//! Panics do not unwind. QEMU ends all CPUs; on a machine without its debug-exit device, only the calling CPU
-//! stops.
+//! Panics do not unwind. QEMU ends all CPUs; on a machine without QEMU's debug-exit device, only the calling
+//! CPU stops.
 //!
 //! The tests whose names begin with `end-` in `kernel/tests/tests.toml` check the end by a panic.
 //! `cargo xtask boot --bench` parses the line about interrupts (`kernel/xtask/src/kernel_bench/mod.rs`), so

@@ -1,6 +1,6 @@
 //! The table of functions by which traps, waiting locks and preemption points call the kernel's upper layers.
 //!
-//! `arch` may not use those layers directly. `start.rs` has the table with the functions, and installs it
+//! `arch` may not use the upper layers directly. `start.rs` has the table with the functions, and installs it
 //! before the other CPUs start; the table never changes afterwards. All functions run with interrupts off.
 //! `answer_flushes`, `tick` and `nonmaskable` may run in an interrupt or while a spin lock is held, so they
 //! never sleep.
@@ -25,7 +25,7 @@ pub struct Handlers {
     /// Handles a page fault of a program that `page_fault` refused. The second argument is the address of the
     /// fault.
     pub refused: fn(&Frame, u64, FaultError),
-    /// Handles an exception of a program other than a page fault.
+    /// Handles an exception that a program caused, except a page fault.
     pub exception: fn(&Frame),
     /// Does the pending work of a thread that returns to its program. Returns the address of the next
     /// instruction.
@@ -33,9 +33,9 @@ pub struct Handlers {
     /// Handles the timer interrupt.
     pub tick: fn(),
     /// Handles the end of a time slice and the wake-up of a thread: runs another thread if that thread has
-    /// run less.
+    /// run less than the current thread.
     pub preempt: fn(),
-    /// Runs another thread that waits for this CPU, even if that thread has run more.
+    /// Runs another thread that waits for this CPU, even if that thread has run more than the current thread.
     pub give_way: fn(),
     /// Handles a nonmaskable interrupt: reports the state of every CPU and ends the machine.
     pub nonmaskable: fn(&Frame) -> !,

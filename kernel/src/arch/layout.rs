@@ -1,8 +1,8 @@
 //! The direct map, through which the kernel accesses physical memory, and the format of page tables.
 //!
-//! `boot.s` maps the first 4 GiB of physical memory there, which include the registers of the local APIC.
-//! `memory/mod.rs` maps all memory above them. Kernel stacks (`memory/stacks.rs`) have addresses of their
-//! own. The constants must agree with the tables in `boot.s`. The tests `high-four-levels` and
+//! `boot.s` maps the first 4 GiB of physical memory in the direct map, including the registers of the local
+//! APIC. `memory/mod.rs` maps all memory above 4 GiB. Kernel stacks (`memory/stacks.rs`) have addresses of
+//! their own. The constants must agree with the tables in `boot.s`. The tests `high-four-levels` and
 //! `high-five-levels` check the two formats.
 
 /// The virtual address of physical address 0: the start of the direct map.

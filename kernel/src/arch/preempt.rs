@@ -3,8 +3,8 @@
 //! Interrupts are off in the kernel, so per-CPU data needs no lock. A long call lets interrupts in at
 //! [`preempt_point`], where no operation is half done. The engine reaches such a point whenever it releases
 //! its last spin lock ([`release_and_look`]) or waits for another CPU. The kernel's own long loops call
-//! [`preempt_point`] themselves. If [`EVERY_NS`] have passed since the last time, the point enables
-//! interrupts for a moment, and a thread whose time slice is used up yields.
+//! [`preempt_point`] themselves. If [`EVERY_NS`] have passed since interrupts were last let in, the point
+//! enables interrupts for a moment, and a thread whose time slice is used up yields.
 //!
 //! [`hold`] forbids preemption. Code calls [`hold`] at the start of a spin lock section, a read section, a
 //! lockless walk, a use of the CPU's number, and an interrupt. `Cpu::held` counts the holds of a CPU. If a

@@ -4,7 +4,7 @@
 //!
 //! Code uses the macros. `report!` and `say!` assemble a line on the stack and write it under a spin lock, so
 //! that lines of different CPUs do not mix. `report_now!` takes no lock and is only for a kernel that cannot
-//! continue. None of them allocates or sleeps. A new first word also needs an arm in `Report::read`
+//! continue. None of these macros allocates or sleeps. A new first word also needs an arm in `Report::read`
 //! (`kernel/xtask/src/boot/report.rs`).
 
 use crate::arch::{lock::SpinLock, serial};

@@ -9,7 +9,7 @@ use x86_64::instructions::port::Port;
 
 /// First I/O port of the serial port.
 const BASE: u16 = 0x3f8;
-/// Bytes that the port takes when it reports that it is empty.
+/// Number of bytes that the port accepts after it has reported an empty queue.
 const FIFO: usize = 16;
 
 /// Held while a program's bytes are written.

@@ -80,7 +80,7 @@ fn handle(frame: &mut Frame, handlers: &Handlers, serve: Serve) -> u64 {
         }
         TIMER => {
             apic::end_of_interrupt();
-            // Expiring timers take locks, so no other thread may run in between.
+            // Expiring timers take locks, so the handler must not switch threads.
             preempt::hold();
             (handlers.tick)();
             preempt::release();

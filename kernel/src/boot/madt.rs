@@ -9,7 +9,7 @@ use crate::arch::layout::direct;
 
 /// Type of an entry for a local APIC.
 const LOCAL_APIC: u8 = 0;
-/// Flag of such an entry: the CPU may be started.
+/// Flag of an entry for a local APIC: the CPU may be started.
 const ENABLED: u32 = 1;
 
 /// Reads a number at this physical address, at any alignment.
