@@ -1,5 +1,5 @@
-//! Types of system calls: functions of a frame, and their answers. All files of this folder use these types.
-//! `mod.rs` stores the answer in rax; an error is stored as its negative number.
+//! Types for system calls: the functions that perform them, and the answers of these functions. All files of
+//! this folder use these types. `mod.rs` stores the answer in rax; an error is stored as its negative number.
 
 use crate::arch::frame::Frame;
 use freehold::error::Errno;

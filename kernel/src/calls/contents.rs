@@ -3,9 +3,9 @@
 //!
 //! These calls use two locks. A call that moves the position of a file holds the lock of the position
 //! ([`Open::hold_position`]). A call that changes contents or size holds the lock of the contents
-//! ([`Open::hold_contents`]), which is taken second. Exception: [`copy`] takes and releases the locks in each
-//! of its steps, and corrects the position of its source without a lock. `calls/descriptors.rs` has read and
-//! write. The programs `names.c` and `appends.c` test the calls.
+//! ([`Open::hold_contents`]). The lock of the position is taken first. Exception: [`copy`] takes and releases
+//! the locks in each of its steps, and corrects the position of its source without a lock.
+//! `calls/descriptors.rs` has read and write. The programs `names.c` and `appends.c` test the calls.
 
 use super::descriptors::put;
 use crate::arch::frame::Frame;

@@ -2,8 +2,9 @@
 //! files of this folder use [`path`], [`find`] and [`start`] to read a path and find its node;
 //! `files/tree.rs` walks the path, and `calls/names.rs` has the calls that change names.
 //!
-//! Another thread may rename or remove a node between its lookup and its use. A removed node stays valid,
-//! without a name. Permissions are not checked. The programs `files.c` and `names.c` test the calls.
+//! Between the lookup and the use of a node, another thread may rename or remove the node. A removed node
+//! stays valid, without a name. Permissions are not checked. The programs `files.c` and `names.c` test the
+//! calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

@@ -8,7 +8,7 @@
 //! compares the answers, the contents and the maps after random calls with those on Linux.
 //!
 //! A call that makes the program's memory smaller calls `note_peak` first. A call that changes mappings needs
-//! a line in `CALLS` of `record.rs`, because without this line the replay of a recording differs.
+//! a line in `CALLS` of `record.rs`, because without this line a replay differs from the recorded run.
 
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
@@ -179,8 +179,8 @@ fn mlock2(frame: &mut Frame) -> Answer {
     locked(current().space().mlock2(at, len, flags))
 }
 
-/// Returns the answer of mlock or mlock2. If memory for a locked page has run out, ends the process, like a
-/// page fault without memory. With an error as the answer, the program might retry for ever.
+/// Returns the answer of mlock or mlock2. If memory for a locked page has run out, ends the process, as a
+/// page fault would. If the call returned an error instead, the program might retry for ever.
 fn locked(done: Result<(), MlockError>) -> Answer {
     match done {
         Err(MlockError::OutOfFrames) => exit::exit_group(Status::by_signal(SIGKILL as u8)),

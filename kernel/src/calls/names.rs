@@ -1,7 +1,7 @@
 //! Calls that make, remove and rename nodes of the tree, and mounts. They find the directory and the last
 //! name of a path; `files/names.rs` makes the change and orders concurrent changes.
 //!
-//! The check that a name is free ([`new`]) only chooses the error: another thread may add the name
+//! [`new`] checks whether a name is free only to choose the error: another thread may add the name
 //! afterwards, and then the insertion fails with EEXIST. The kernel mounts only new, empty directories. The
 //! program `names.c` tests the calls.
 

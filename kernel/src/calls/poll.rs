@@ -46,7 +46,7 @@ impl<R> Look<R> {
         Look { found: None, keys: Vec::new(), again: u64::MAX }
     }
 
-    /// Returns the events for which a file is ready, and adds the file's key and time.
+    /// Returns the events for which a file is ready, and adds the file's key and time to this look.
     fn ask(&mut self, open: &Open) -> u32 {
         self.keys.extend(open.file.ready_key());
         self.again = self.again.min(open.file.ready_at());

@@ -1,7 +1,7 @@
 //! The calls that make, end and wait for threads and processes, and the calls that return the numbers of
 //! threads and processes. They check the arguments; `process/clone.rs`, `process/exec.rs`, `process/exit.rs`
 //! and `process/reap.rs` do the work. An exec changes the process in [`become_program`], which cannot fail:
-//! everything that may fail happens earlier, on a new address space. That function decides what an exec
+//! everything that may fail happens earlier, on a new address space. [`become_program`] decides what an exec
 //! resets and what stays. The programs `processes.c`, `jobs.c` and `canonical.c` test the calls. If an exec
 //! resets a new field of a thread or process, add the reset to [`become_program`].
 

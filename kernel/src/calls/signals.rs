@@ -242,7 +242,7 @@ fn tgkill(frame: &mut Frame) -> Answer {
     send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
 }
 
-/// Reads the information of a signal that a program has composed, for the process `pid`. Fails with EPERM if
+/// Reads the information that a program has composed for a signal to the process `pid`. Fails with EPERM if
 /// only the kernel and tkill may use the code. A process may send itself a signal with any code.
 fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     let info = Info { signal: number(signal)?, ..Info::read(at)? };

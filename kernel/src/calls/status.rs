@@ -1,7 +1,7 @@
 //! Status of files: the stat calls, permissions, owners, times, file systems. The fields are those of
 //! [`Stat`](crate::files::Stat) and of [`Node`]; this file writes them in Linux's layouts. Permissions and
 //! owners are stored but not checked, except for the execute bit. Fields of a node are atomic and set one by
-//! one, so a concurrent stat may see some of them changed. The programs `files.c` and `names.c` use these
+//! one, so a concurrent stat may see only some of the changes. The programs `files.c` and `names.c` use these
 //! calls. A new field of stat belongs in `Stat` or `Node`, and in [`put_stat`] and [`statx`].
 
 use crate::arch::{clock, frame::Frame};

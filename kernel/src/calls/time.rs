@@ -67,8 +67,8 @@ pub fn duration(at: u64) -> Result<u64, Errno> {
     Ok(seconds.saturating_mul(SECOND).saturating_add(ns))
 }
 
-/// Converts the time in a `struct timespec`, which is a time of this clock, to nanoseconds since the start.
-/// Returns `u64::MAX`, which means never, for a null pointer.
+/// Converts a time of this clock, given in a `struct timespec`, to nanoseconds since the start. Returns
+/// `u64::MAX`, which means never, for a null pointer.
 ///
 /// # Errors
 ///
