@@ -3,9 +3,9 @@
 //!
 //! Bytes of the serial port (`arch/serial.rs`) pass through an [`Input`], which edits lines or removes
 //! escapes; `PROTOCOL.md` describes both kinds of console. Input raises no interrupt, so a reading thread
-//! polls the port periodically. A spin lock guards the [`Input`]; echoed bytes are sent under it. There is
-//! one console and one foreground group, and no key sends a signal. A new request of ioctl needs an arm in
-//! `Console::ioctl`. The unit tests of `input.rs` check how lines are edited.
+//! polls the port periodically. A spin lock guards the [`Input`]; echoed bytes are sent under this lock.
+//! There is one console and one foreground group, and no key sends a signal. A new request of ioctl needs an
+//! arm in `Console::ioctl`. The unit tests of `input.rs` check how lines are edited.
 
 use crate::arch::{clock, lock::SpinLock, serial};
 use crate::errno;

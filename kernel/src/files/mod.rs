@@ -15,7 +15,7 @@
 //!
 //! `calls/` has the system calls, and `process/` and `proc/` have further kinds of files. No spin lock is
 //! held while bytes are copied from or to a program, because the copy may sleep. No spin lock is held while a
-//! file is dropped, because the drop may take long and may take other locks. Sleeping locks are taken in this
+//! file is dropped, because the drop may be slow and may take other locks. Sleeping locks are taken in this
 //! order: the position of an open file (`open.rs`), then the contents of the file ([`File::changing`]).
 //!
 //! A new kind implements [`File`] in a file beside these. If threads can wait for the file, the kind
@@ -110,7 +110,7 @@ pub trait File: Send + Sync {
         None
     }
 
-    /// Returns the lock of calls that change the contents or the size, if those calls exclude each other.
+    /// Returns the lock under which calls change the contents or the size, if the file has such a lock.
     fn changing(&self) -> Option<&Mutex> {
         None
     }

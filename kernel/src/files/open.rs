@@ -1,5 +1,5 @@
 //! An open file ("open file description" in POSIX): its node or device, its flags and its position.
-//! Descriptors that were made by dup or fork share it.
+//! Descriptors that were made by dup or fork share the open file.
 //!
 //! The position has a sleeping lock, which a call takes before the lock of the file's contents. The call
 //! holds both locks during the copy from or to the program. Only files that can seek have the first lock, and
@@ -134,7 +134,7 @@ impl Open {
         if self.file.can_seek() { self.moving.lock().map(Some) } else { Ok(None) }
     }
 
-    /// Acquires the right to change the file's contents, if calls that do so exclude each other.
+    /// Acquires the right to change the file's contents, if the file has a lock for its contents.
     ///
     /// # Errors
     ///

@@ -1,10 +1,10 @@
 //! Pipes: a queue of bytes with ends for reading and for writing. Named pipes (`files/fifo.rs`) and sockets
 //! (`files/socket.rs`) are made of pipes.
 //!
-//! The spin lock of the state guards the bytes and the counts of ends. It is never held while bytes are
-//! copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do not
-//! get the same bytes. All threads that wait for the pipe sleep on one key. A change of the state wakes all
-//! these threads after the spin lock is released.
+//! The spin lock of the state guards the bytes and the counts of ends. This lock is never held while bytes
+//! are copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do
+//! not get the same bytes. All threads that wait for the pipe sleep on one key. A change of the state wakes
+//! all these threads after the spin lock is released.
 //!
 //! The lock of the state is taken under the lock of readers, never the other way round. The program `files.c`
 //! and the test `pipelines` check pipes.
@@ -24,7 +24,7 @@ pub(super) const READ: usize = 0;
 pub(super) const WRITE: usize = 1;
 /// Size of a new pipe in bytes.
 const ROOM: usize = 65536;
-/// Maximum size of a write that is not interleaved with others (PIPE_BUF).
+/// Maximum size of a write whose bytes are not interleaved with those of other writes (PIPE_BUF).
 const WHOLE: usize = 4096;
 /// The largest size that F_SETPIPE_SZ can set.
 const MAX_ROOM: usize = 1 << 20;
@@ -114,8 +114,8 @@ impl Pipe {
         Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() })
     }
 
-    /// Counts a new end, and empties a pipe that had none. Returns how many ends of the other kind are open,
-    /// and how many ends of that kind were opened so far.
+    /// Counts a new end, and empties the pipe if it had no open end. Returns how many ends of the other kind
+    /// are open, and how many ends of that kind were opened so far.
     pub(super) fn open_end(&self, end: usize) -> (usize, usize) {
         let mut state = self.state.lock();
         if state.open == [0; 2] {
