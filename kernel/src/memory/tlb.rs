@@ -14,8 +14,8 @@
 //! - Only this file loads CR3, because the protocol must know which spaces may have entries in the TLB of a
 //!   CPU.
 //! - A CPU that waits with interrupts off must call [`answer`] in its loop, because another CPU may wait for
-//!   the answer. A lockless walk of tables (`walk_tables`) must not call it, because a flush has to wait for
-//!   the end of the walk.
+//!   the answer. A lockless walk of tables (`walk_tables`) must not call [`answer`], because a flush has to
+//!   wait for the end of the walk.
 //! - No lock guards the state: it is atomic, or belongs to one CPU (`Cpu::loaded`) and is changed with
 //!   interrupts off.
 //! - Only translations of programs are flushed here. Entries of the kernel's half are global and never

@@ -13,9 +13,10 @@
 //!
 //! The engine calls these functions; the documentation of `freehold::platform` says in which context each may
 //! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `spin_exit` and `free_frames` may
-//! let another thread run. All other functions do neither. Functions that allocate return an error if
-//! programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the kernel's own memory.
-//! Contents of frames are accessed only by assembly, because programs may write them at the same time.
+//! let another thread run. No other function sleeps or lets another thread run. Functions that allocate
+//! return an error if programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the
+//! kernel's own memory. Contents of frames are accessed only by assembly, because programs may write them at
+//! the same time.
 //!
 //! [`engine`] has the engine itself, and [`user`] has the functions by which system calls access a program's
 //! memory. The rest of the kernel uses address spaces as [`Space`]. Every test of the kernel runs on this
@@ -72,7 +73,7 @@ fn held<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-// SAFETY: each CPU has its own number, and a thread leaves its CPU only while it holds nothing. The
+// SAFETY: each CPU has its own number, and a thread leaves its CPU only while `Cpu::held` is 0. The
 // documentation of `freehold-kit` explains why deferred functions wait for read sections.
 unsafe impl Host for Machine {
     const MAX_CPUS: usize = MAX_CPUS;

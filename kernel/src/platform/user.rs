@@ -88,9 +88,9 @@ pub fn copy_out_some(at: u64, data: &[u8]) -> usize {
     some(data.len(), |from, to| copy_out(at.wrapping_add(from as u64), &data[from..to]))
 }
 
-/// Returns how many of `bytes` bytes `copy` can copy. The first attempt copies all bytes. If it fails, the
-/// next attempts copy smaller and smaller parts, up to the first byte that cannot be copied. `copy` gets the
-/// start and the end of a part.
+/// Copies `bytes` bytes with `copy`, as far as possible. Returns the number of copied bytes. The first
+/// attempt copies all bytes. If it fails, the next attempts copy smaller and smaller parts, up to the first
+/// byte that cannot be copied. `copy` gets the start and the end of a part.
 fn some(bytes: usize, mut copy: impl FnMut(usize, usize) -> Result<(), Errno>) -> usize {
     if copy(0, bytes).is_ok() {
         return bytes;

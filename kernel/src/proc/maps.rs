@@ -2,10 +2,11 @@
 //! makes them. The text comes from the reports of the engine (`freehold::report`); this file adds the inodes
 //! and paths of the kernel's files, and the format of lines.
 //!
-//! A file keeps its process and not the address space, so the file is empty after the process has ended. No
-//! lock is held while text is made or copied. The program may change its mappings between two reads of a
-//! file; as on Linux, a later read continues behind the last VMA. The program `usage.c` of the tests checks
-//! smaps, and `files.c` checks maps. The test `transcript` compares maps with Linux's.
+//! A file has a reference to its process and none to the address space, so the file is empty after the
+//! process has ended. No lock is held while text is made or copied. The program may change its mappings
+//! between two reads of a file; as on Linux, a later read continues behind the last VMA. The program
+//! `usage.c` of the tests checks smaps, and `files.c` checks maps. The test `transcript` compares maps with
+//! Linux's.
 
 use crate::arch::lock::SpinLock;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
