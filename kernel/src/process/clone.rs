@@ -67,7 +67,7 @@ impl Request {
 }
 
 /// Makes a thread in the calling process, or in a new process. Returns the number of the new thread; in the
-/// new thread itself, the call returns 0. With CLONE_VFORK, first waits until the child has its own address
+/// new thread itself, the call returns 0. With CLONE_VFORK, returns only when the child has its own address
 /// space or has ended.
 ///
 /// # Errors

@@ -5,9 +5,9 @@
 //! to the parent. Files and memory are freed without a lock. `process/reap.rs` has the parent's side.
 //!
 //! A thread ends only in [`exit_thread`], on its own kernel stack: a fatal signal or exit_group only sets the
-//! bit `work::KILL` of the other threads. An ended process is a zombie until its parent waits for it: it
-//! keeps its status and its counters, but no memory and no files. The ending threads release memory and
-//! files, because the last reference to a process may be dropped in an interrupt.
+//! bit `work::KILL` of the other threads. An ended process is a zombie until its parent waits for it. A
+//! zombie keeps its status and its counters, but no memory and no files. The ending threads release memory
+//! and files, because the last reference to a process may be dropped in an interrupt.
 //!
 //! Code that releases a further resource belongs in [`exit_thread`] or `become_zombie`, and not in a `Drop`
 //! of `Thread` or `Process`. The programs `processes.c`, `jobs.c` and `corners.c` of the tests check ends,

@@ -76,7 +76,8 @@ impl Word {
         let waiting = wait::enqueue(self.key(), bits);
         match user::load(self.at) {
             Ok(word) if word == expected => {}
-            // A waker has already chosen this thread, so the wake-up must count: no other thread gets it.
+            // A waker has already chosen this thread, so the wait must succeed: no other thread gets this
+            // wake-up.
             _ if waiting.cancel() => return Ok(()),
             Ok(_) => return Err(Errno::EAGAIN),
             Err(error) => return Err(error),

@@ -3,10 +3,10 @@
 //! and `files/timer.rs` has the timers of timerfd.
 //!
 //! A timer expires in the timer interrupt, so [`Expire::expire`] never sleeps. A spin lock guards the state
-//! of a timer. Under this lock, the file takes the lock of a CPU's list in `sched/timers.rs`, but no lock of
-//! `signal`. An expiration that comes after the timer was set again is ignored, because its [`Armed`] is no
-//! longer that of the timer. If the signal of a timer is still pending at the next expiration, the
-//! expirations are merged and counted (overrun).
+//! of a timer. Code that holds this lock takes the lock of a CPU's list in `sched/timers.rs`, but no lock of
+//! `signal`. An expiration that comes after the timer was set again is ignored, because the timer no longer
+//! has the [`Armed`] of this expiration. If the signal of a timer is still pending at the next expiration,
+//! the expirations are merged and counted (overrun).
 //!
 //! The programs `signals.c` and `jobs.c` of the tests check these timers.
 

@@ -22,8 +22,8 @@
 //!
 //! A new field of [`Process`] gets its first value in `Process::first`. A field that fork copies is also set
 //! in `Process::copy`, and a field that an exec resets is also set in `become_program`
-//! (`calls/processes.rs`). The comment of a field that is neither atomic nor locked by itself says which lock
-//! guards it.
+//! (`calls/processes.rs`). If a field is not atomic and has no lock of its own, its comment says which lock
+//! guards the field.
 
 pub mod clone;
 pub mod dump;
@@ -326,8 +326,9 @@ impl Process {
         }
     }
 
-    /// Makes every thread of the process end when it next checks its pending work. The first status counts.
-    /// During a core dump all other threads already end, and only SIGKILL stops the thread that dumps.
+    /// Makes every thread of the process end when it next checks its pending work. If several calls end the
+    /// process, the status of the first call counts. During a core dump all other threads already end, and
+    /// only SIGKILL stops the thread that dumps.
     pub fn end(&self, status: Status) {
         if self.dumping.lock().is_some() && status != Status::by_signal(SIGKILL as u8) {
             return;

@@ -2,8 +2,8 @@
 //! that takes the event removes it. `process/exit.rs`, `process/signal/job.rs` and `process/trace.rs` publish
 //! the events.
 //!
-//! A waiting thread sleeps on `Process::child_key` of its own process, which every event of a child or tracee
-//! wakes. A wait first looks for a tracee, under the lock of the process's tracees. It releases this lock
+//! A waiting thread sleeps on `Process::child_key` of its own process. Every event of a child or tracee wakes
+//! this key. A wait first looks for a tracee, under the lock of the process's tracees. It releases this lock
 //! before it takes the lock of the children. A wait that takes the end of a child also removes the child from
 //! the list of processes, and adds the child's counters to the parent's.
 //!

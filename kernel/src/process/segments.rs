@@ -100,8 +100,8 @@ pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     }
 }
 
-/// Number of places in the table. An identifier is a place plus a multiple of `PLACES`, whose factor counts
-/// how often the numbering of places has wrapped.
+/// Number of places in the table. An identifier is a place plus n times `PLACES`, where n counts how often
+/// the numbering of places has wrapped.
 pub const PLACES: u32 = 1 << 15;
 /// Number of places after which the numbering wraps while there are few segments.
 const ROUND: u32 = 64;

@@ -199,7 +199,8 @@ pub fn event_of_clone(is_vfork: bool, exit_signal: u32) -> Option<u32> {
     (trace.is_traced() && trace.state.lock().options & 1 << event != 0).then_some(event)
 }
 
-/// Makes the tracer of the calling thread also trace its new child or thread, which stops before it runs.
+/// Makes the tracer of the calling thread also trace the new child or thread that the calling thread has
+/// made. The new thread stops before it runs.
 pub fn follow(process: &Arc<Process>, thread: &Arc<Thread>) {
     let state = current().trace.state.lock();
     let (tracer, options, seized) = (state.tracer.clone(), state.options, state.seized);

@@ -232,7 +232,7 @@ fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
 }
 
 /// Returns the caller's space, for the file of a child's context. That file already has a context of the
-/// engine, so its space is never used.
+/// engine, so it never uses the space.
 fn current_space() -> Weak<AddressSpace<Machine>> {
     Counted::downgrade(current().space())
 }
@@ -290,8 +290,8 @@ impl File for Fault {
         if handle.poll().readable { READABLE } else { 0 }
     }
 
-    // Without O_NONBLOCK, polling reports an error: if there are several readers, a reader could block after
-    // it has polled a message, because another reader took the message.
+    // Without O_NONBLOCK, polling reports an error, because a reader that has polled a message could still
+    // block: another reader may take the message first.
     fn polls_blocking(&self) -> bool {
         false
     }

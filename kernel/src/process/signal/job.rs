@@ -3,10 +3,10 @@
 //! A signal that stops a process sets `Job::stop`. Every thread of the process then sleeps on the process's
 //! key, and the last of them notifies the parent. SIGCONT ends the stop, even if it is ignored.
 //!
-//! The lock of the process's signals guards the state ([`Job`](super::types::Job)). It is released before the
-//! parent is notified, because no thread holds the signal locks of two processes. The parent's wait calls
-//! take the report (`process/reap.rs`). Traced threads stop in `process/trace.rs` instead. The program
-//! `jobs.c` of the tests checks stops.
+//! The lock of the process's signals guards the state ([`Job`](super::types::Job)). This lock is released
+//! before the parent is notified, because no thread holds the signal locks of two processes. The parent's
+//! wait calls take the report (`process/reap.rs`). Traced threads stop in `process/trace.rs` instead. The
+//! program `jobs.c` of the tests checks stops.
 
 use crate::process::signal::{Info, Signals, send};
 use crate::process::{Process, signal::types::Report};

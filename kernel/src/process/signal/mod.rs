@@ -54,9 +54,9 @@ pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) ->
     sent
 }
 
-/// Queues a signal, unless it is ignored. Chooses the thread that takes the signal among those that do not
-/// block it. If the signal ends the process, makes all threads end at once. The caller holds the lock of the
-/// signals.
+/// Queues a signal, unless it is ignored. Chooses the thread that takes the signal from the threads that do
+/// not block it. If the signal ends the process, makes all threads end at once. The caller holds the lock of
+/// the signals.
 fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thread>>, info: Info) -> bool {
     let (signal, action) = (info.signal, process.action(info.signal));
     let threads = process.threads.lock();
