@@ -34,7 +34,7 @@ use x86_64::registers::model_specific::Msr;
 
 /// The time that a thread may run while other threads wait for its CPU.
 pub const SLICE_NS: u64 = 10_000_000;
-/// A thread that becomes runnable preempts the running thread if its virtual time is less by this much.
+/// Difference of virtual times at which a thread that becomes runnable preempts the running thread.
 const AHEAD_NS: u64 = 1_000_000;
 
 /// Number of the model-specific register with the FS base.
@@ -213,14 +213,14 @@ pub fn block() {
     switch(next, false);
 }
 
-/// Handles the end of a time slice, or the wake-up of another thread: runs a thread with less virtual time,
-/// if there is one.
+/// Handles the end of a time slice, or the wake-up of another thread: runs a thread with less virtual time
+/// than the calling thread, if there is one.
 pub fn preempt() {
     cpu().resched.set(false);
     make_way(false);
 }
 
-/// Runs another thread that waits for this CPU, even if that thread has run more.
+/// Runs another thread that waits for this CPU, even if that thread has run more than the calling thread.
 pub fn give_way() {
     make_way(true);
 }

@@ -1,5 +1,6 @@
-//! Sleeping on a key until another thread wakes it: for words of the engine, futexes of programs, and events
-//! of the kernel. The sleepers of a key are in one of [`BUCKETS`] lists, in the order of their arrival.
+//! Sleeping on a key until another thread wakes the sleeper: for words of the engine, futexes of programs,
+//! and events of the kernel. The sleepers of a key are in one of [`BUCKETS`] lists, in the order of their
+//! arrival.
 //!
 //! A thread enters the list ([`enqueue`]), then checks its condition, and then sleeps ([`Waiting::sleep`]) or
 //! leaves the list ([`Waiting::cancel`]). A waker first makes the condition true and then calls [`wake`], so
@@ -119,8 +120,8 @@ pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
     holds().then(|| push(&mut bucket, key, u32::MAX, false))
 }
 
-/// Puts the calling thread into the list of `key`. Wakers wake the thread if they share one of these bits;
-/// [`wake`] wakes it whatever its bits are.
+/// Puts the calling thread into the list of `key`. [`wake_bits`] wakes the thread if the two calls share a
+/// bit; [`wake`] wakes it whatever its bits are.
 pub fn enqueue(key: Key, bits: u32) -> Waiting {
     push(&mut key.bucket().lock(), key, bits, false)
 }
@@ -270,7 +271,7 @@ pub fn wake(key: Key, most: usize) -> usize {
     wake_bits(key, most, u32::MAX)
 }
 
-/// Wakes up to `most` threads that sleep on the key and share one of these bits. Returns the number of woken
+/// Wakes up to `most` threads that sleep on the key and have one of these bits. Returns the number of woken
 /// threads.
 pub fn wake_bits(key: Key, most: usize, bits: u32) -> usize {
     let mut woken = 0;
