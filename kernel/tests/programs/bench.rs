@@ -6,10 +6,10 @@
 //! `counts` reads the CPU's counter, which counts instructions if the machine runs with `-icount shift=0`.
 //! `times` measures nanoseconds: one thread, two threads, and one thread during a long munmap. `long` makes
 //! calls that take long. `rest` sleeps first. `end` stops the machine at the end, as Linux's first process
-//! must. `kernel_bench` of `kernel/xtask` starts the program with these words and reads the lines, whose
-//! names are in its `rows.rs`; a missing line `done 1` means that the program failed. The program is one file
-//! without dependencies, so it declares the C functions that it calls. A new figure needs a line in `rows.rs`
-//! or, for times, in `document.rs`.
+//! must. `kernel_bench` of `kernel/xtask` starts the program with these words and reads the lines. The names
+//! of the lines are in its `rows.rs`; a missing line `done 1` means that the program failed. The program is
+//! one file without dependencies, so it declares the C functions that it calls. A new figure needs a line in
+//! `rows.rs` or, for times, in `document.rs`.
 
 use std::{
     arch::x86_64::_rdtsc,

@@ -70,7 +70,7 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     }
     let Some(dynamic) = file.dynamic()? else { return Ok(needs) };
     let entry = |tag: i64| dynamic.iter().find(|entry| entry.d_tag == tag).map(|entry| entry.d_val());
-    // The table gives the address of the names. They lie in the segment that is loaded there.
+    // The table gives the address of the names. The names lie in the segment that contains this address.
     let Some(at) = entry(abi::DT_STRTAB) else { return Ok(needs) };
     let holds = |s: &elf::segment::ProgramHeader| {
         s.p_type == abi::PT_LOAD && (s.p_vaddr..s.p_vaddr.saturating_add(s.p_filesz)).contains(&at)

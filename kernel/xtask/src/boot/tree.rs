@@ -112,7 +112,7 @@ impl Tree {
     }
 
     /// Puts a node at a path, and makes the folders on the path. Links in the parent's path are followed. A
-    /// file replaces an existing file of that path; an existing folder, or a link to one, stays.
+    /// file replaces an existing file of that path; an existing folder, or a link to a folder, stays.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
 //! `cargo xtask boot --bench`: measures what operations cost on the kernel, and with `--linux` on Debian's
-//! cloud kernel. The same program (`kernel/tests/programs/bench.rs`) runs on the same machine.
+//! cloud kernel. Both kernels run the same program (`kernel/tests/programs/bench.rs`) on the same machine.
 //!
 //! - [`rows`]: the measured operations and their targets. [`document`]: figures as tables.
 //! - [`linux`]: the other kernel.

@@ -1,6 +1,6 @@
 //! Judges the run of a test: compares status and output with the expected ones. `mod.rs` judges each run, and
-//! `ltp.rs` uses [`tail`]. The order of the checks is the order of usefulness for a reader: the status with
-//! the last lines, then the first different line, then missing texts.
+//! `ltp.rs` uses [`tail`]. The checks run in the order of their usefulness for a reader: the status with the
+//! last lines, then the first different line, then missing texts.
 
 use super::table::Test;
 
@@ -27,7 +27,7 @@ pub fn judge(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), Strin
     look_at(test, seen, linux).map_err(|why| why + &seen.note)
 }
 
-/// Judges a run. `linux` is the run on Linux, if its result is the expected one.
+/// Judges a run. `linux` is the run on Linux, if the test expects the same result as on Linux.
 fn look_at(test: &Test, seen: &Seen, linux: Option<&Seen>) -> Result<(), String> {
     let wanted = linux.map_or(test.status, |linux| linux.status);
     if seen.status != wanted {
