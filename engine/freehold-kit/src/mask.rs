@@ -38,14 +38,14 @@ impl CpuMask {
     }
 
     /// Adds a CPU. Returns true if its word was empty. A CPU that [takes](Self::take) the bit sees everything
-    /// that the caller did before.
+    /// that the caller did before this call.
     pub(crate) fn add(&self, cpu: usize) -> bool {
         let (word, bit) = self.word(cpu);
         // Release: pairs with the acquires in `take` and `numbers`.
         word.fetch_or(bit, Release) == 0
     }
 
-    /// Removes a CPU. A CPU that finds the bit clear sees everything that the caller did before.
+    /// Removes a CPU. A CPU that finds the bit clear sees everything that the caller did before this call.
     pub(crate) fn remove(&self, cpu: usize) {
         let (word, bit) = self.word(cpu);
         // Release: pairs with the acquire in `numbers`.

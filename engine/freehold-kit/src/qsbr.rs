@@ -129,8 +129,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         let own = &self.cpus[cpu];
         debug_assert_eq!(own.seen.load(Relaxed), OFFLINE, "a CPU comes online twice");
         // Release, here and below: pairs with the acquire in `passed`, which may read this value instead of
-        // the one that `offline` stored. Relaxed load: an old number only makes the driver wait for the next
-        // quiescent state.
+        // the value that `offline` stored. Relaxed load: an old number only makes the driver wait for the
+        // next quiescent state.
         own.seen.store(self.period.load(Relaxed), Release);
         // Pairs with the fence of `begin`: the driver sees the store above, or the load below sees the
         // driver's store.

@@ -55,9 +55,9 @@
 //! the number of flushes; a flush increments the number and then reads the set. So either the flush finds the
 //! bit, or `enter` finds that the number has risen. In the second case `enter` drops all translations, and
 //! table walks see the change, because the number was released after the change. A CPU may answer flushes in
-//! an order that differs from the order of their numbers. If a flush is not the next one in that order, the
-//! CPU does the flush but does not count it. The context's number then stays behind until all translations of
-//! the context are dropped. The number of a space is never reused.
+//! an order that differs from the order of their numbers. If a flush does not have the next number, the CPU
+//! does the flush but does not count it. The context's number then stays behind until all translations of the
+//! context are dropped. The number of a space is never reused.
 #![expect(unsafe_code, reason = "a request borrows its sender's space, which the sender keeps alive")]
 
 use crate::mask::{CpuMask, MAX_CPUS};
@@ -279,7 +279,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
     /// Prepares the calling CPU to load the root of `space`; returns how to load it, or `None` if the root is
     /// still in the register. Interrupts are off, and the CPU answers no flush before it has loaded the root.
     ///
-    /// After the load, the caller [leaves](Self::leave) the space that it ran before, unless that is the same
+    /// After the load, the caller [leaves](Self::leave) the space that it ran before, unless it ran the same
     /// space. A lazy CPU returns to its space with this call only.
     pub fn enter(&self, cpu: usize, space: &SpaceCpus) -> Option<Load> {
         let own = &self.cpus[cpu];
@@ -376,7 +376,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
     pub fn answer(&self, cpu: usize, kernel: &impl Processors) {
         for sender in self.cpus[cpu].inbox.take(CPUS) {
             let request = &self.cpus[sender];
-            // SAFETY: the sender borrows the space until all CPUs have answered, and this one has not.
+            // SAFETY: the sender borrows the space until all CPUs have answered, and this CPU has not
+            // answered yet.
             let space = unsafe { &*request.space.load(Relaxed) };
             let (what, number) = request.read();
             self.apply(cpu, space, &what, number, kernel);

@@ -13,7 +13,7 @@ use loom::cell::UnsafeCell;
 /// Memory that a thread uses until another thread frees it.
 struct Memory(UnsafeCell<bool>);
 
-// SAFETY: the tests check that the uses of the memory exclude each other; loom reports any uses that do not.
+// SAFETY: the tests check that the uses of the memory exclude each other; loom reports two uses that overlap.
 unsafe impl Sync for Memory {}
 // SAFETY: the value is a bool.
 unsafe impl Send for Memory {}

@@ -164,8 +164,8 @@ fn cpu_that_returns_uses_no_flushed_translation() {
     });
 }
 
-/// A CPU does its own flush before it answers the flush of another CPU, which may have begun earlier. It
-/// answers that flush after it has left the space.
+/// A CPU does its own flush before it answers the flush of another CPU, even if the other flush began
+/// earlier. The CPU answers the other flush after it has left the space.
 #[test]
 fn cpu_that_returns_during_two_flushes_uses_no_flushed_translation() {
     model(|| {
