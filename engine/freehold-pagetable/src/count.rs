@@ -14,8 +14,8 @@ use crate::page_table::PageTable;
 use crate::table::PmdGuard;
 use freehold_sync::atomic::Ordering;
 
-/// Number of levels whose tables are counted: those that Linux counts as VmPTE. The root and a fifth level
-/// are not counted.
+/// Number of levels whose tables are counted. Linux counts the tables of the same levels as VmPTE. The root
+/// and a fifth level are not counted.
 const COUNTED: usize = 3;
 
 /// The number of tables counted so far. Ranges are counted in ascending order. A table over several ranges is

@@ -144,8 +144,8 @@ pub struct Translation {
 /// SI_KERNEL and without an address. The root table is an argument of `Platform::space_created`.
 ///
 /// Takes no lock. The caller keeps the tables from being freed: no flush may return before both the walk and
-/// the access to the frame that it found have ended. Processors guarantee this because they answer a flush
-/// only between two instructions.
+/// the access to the frame that the walk found have ended. Processors guarantee this because they answer a
+/// flush only between two instructions.
 ///
 /// # Errors
 /// Returns the fault that the processor would raise.

@@ -104,7 +104,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     #[inline]
     pub fn lock_pte_table<'a>(&'a self, memory: &'a M, address: VirtAddr) -> Option<PteGuard<'a, F, M>> {
         loop {
-            // If the table was reclaimed after it was found, another table or none is linked there now.
+            // If the table was reclaimed after it was found, another table, or no table, is linked there now.
             if let Some(guard) = self.pte_table(memory, address)?.lock_linked() {
                 return Some(guard);
             }
@@ -280,7 +280,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     }
 
     /// Returns the handle of a linked table. `parent` has the slot that links the table, and the number of
-    /// the table. `None` if the caller does not need the slot.
+    /// the table. `parent` is `None` if the caller does not need the slot.
     #[inline]
     pub(crate) fn entry_table<'a, const LEVEL: usize>(
         memory: &'a M,

@@ -3,8 +3,8 @@
 //!
 //! The engine itself names physical memory only by frame numbers ([`Pfn`]). [`PhysAddr`] is for platforms,
 //! because registers and devices take addresses. The features `x86_64` and `memory_addr` add conversions to
-//! and from the types of the crates with these names. Conversions for a further crate are a module like
-//! `of_x86_64` under a feature of their own, with a test in `tests/addresses.rs`.
+//! and from the types of the crates with these names. Conversions for another crate need a feature, a module
+//! like `of_x86_64` under this feature, and a test in `tests/addresses.rs`.
 
 use crate::addr::{PAGE_MASK, PAGE_SHIFT, Pfn, VirtAddr};
 use core::{fmt, ops};

@@ -211,7 +211,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     }
 
     /// Shows the part in one table of the lowest level to the visitor, and returns the visitor's result.
-    /// Returns `None` if the table was [reclaimed](crate::reclaim), so that the entry has changed.
+    /// Returns `None` if the entry has changed because the table was [reclaimed](crate::reclaim).
     fn leaves<V: Visitor<F, M>>(
         &self,
         entry: &'a AtomicU64,

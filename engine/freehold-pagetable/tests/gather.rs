@@ -97,9 +97,9 @@ fn entries_that_hardware_cannot_cache_are_not_flushed() {
     assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
 }
 
-/// Changes and zaps entries, of which hardware may have cached only two. These two take every position inside
-/// a group of entries and at its edges. The flush must cover the addresses from the first of the two to the
-/// last.
+/// Changes and zaps entries. Hardware may have cached only two of these entries. The two entries take every
+/// position inside a group of entries and at its edges. The flush must cover the addresses from the first of
+/// the two to the last.
 #[test]
 fn a_flush_covers_from_the_first_cached_entry_to_the_last() {
     let memory = Memory::new(8);

@@ -3,9 +3,9 @@
 //! tables.
 //!
 //! One property is tested in `hardware.rs` instead: the hardware's compare-and-swap does not undo a plain
-//! store. Loom tries both orders of a store and a compare-and-swap that nothing else orders. A
-//! compare-and-swap that succeeds without seeing the store must precede the store, but loom also tries
-//! executions in which it follows the store.
+//! store. If nothing else orders a store and a compare-and-swap, loom tries both orders. A compare-and-swap
+//! that succeeds without seeing the store must precede the store, but loom also tries executions in which it
+//! follows the store.
 //!
 //! In these tests the first thread stores, and a spawned thread reads. If the spawned thread stored and the
 //! first thread read, loom 0.7 would not try the schedules in which the store comes before the load. Most

@@ -2,9 +2,9 @@
 //! sides of a border of every level.
 //!
 //! The model ([`model`]) keeps only the list of operations, and finds the state of an address by following
-//! them. After each operation, the entries at its edges are compared with the model, by the walk of the
-//! hardware and by `peek`. At the end, every mapped frame must have been released once. A new operation
-//! becomes a variant of [`Op`], with its effect in `model` and in `World::apply`.
+//! them. After each operation, the walk of the hardware and `peek` read the entries at its edges, and both
+//! results are compared with the model. At the end, every mapped frame must have been released once. A new
+//! operation becomes a variant of [`Op`], with its effect in `model` and in `World::apply`.
 
 use crate::common::{Event, Ledger, Memory, Zap, tear_down, unmap};
 use freehold_pagetable::{

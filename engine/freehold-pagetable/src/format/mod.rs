@@ -25,8 +25,8 @@ bitflags! {
     /// The rights and the state of a leaf. A leaf permits reading, except with
     /// [`NO_ACCESS`](PteFlags::NO_ACCESS).
     ///
-    /// If x86-64 has a bit for a flag, the flag has the number of that bit. This makes the conversion of an
-    /// entry cheap, which matters because every touched page needs conversions.
+    /// If x86-64 has a bit for a flag, the flag has the number of that bit. The conversion of an entry is
+    /// then cheap. The cost matters because every touched page needs conversions.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct PteFlags: u32 {
         /// The entry keeps its frame, but every access faults. Used for `PROT_NONE`, and for entries that
