@@ -67,7 +67,7 @@ fn split_at(map: Arc<Map>, key: u64) -> Arc<Map> {
 }
 
 /// Splits the leaf at `key` while another thread runs. Loom interleaves two threads only after both have
-/// accessed the same word, which is here the counter of readers: the empty read section accesses the counter.
+/// accessed the same word. The empty read section accesses such a word: the counter of readers.
 fn split_leaf_at(writer: &Writer<'_>, key: u64) {
     drop(LoomHost::rcu_read());
     writer.split_leaf_at(key);

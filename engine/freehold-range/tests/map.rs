@@ -140,7 +140,7 @@ fn splitting_needs_preallocated_nodes() {
     }
 }
 
-/// Nodes preallocated for `many` replacements suffice for any `many` replacements.
+/// If nodes are preallocated for `many` replacements, any `many` replacements succeed.
 #[test]
 fn nodes_preallocated_for_many_replacements_suffice() {
     for many in 1..=12 {

@@ -59,7 +59,7 @@ impl<A: IntervalAdapter> IntervalTree<A> {
             let (sibling, inner) =
                 if is_left { (&parent.right, &link.right) } else { (&parent.left, &link.left) };
             if is_rank_odd(sibling.get()) == parent.is_rank_odd() {
-                // The sibling is two below the parent. To raise the parent would break the rule for the
+                // The sibling is two below the parent. Raising the parent would break the rule for the
                 // sibling, so a rotation lowers the parent.
                 self.rotate_after_insert(at, above, inner.get());
                 return;

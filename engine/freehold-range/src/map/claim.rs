@@ -43,7 +43,7 @@ pub(super) const CLAIMED_RESERVATION: NonZeroU64 = NonZeroU64::new(RESERVED | CL
 /// entries.
 pub(super) const SLOTS_FOR_CUTS: usize = 2;
 
-/// Maximum number of entries of one claim. All their leaves may be latched at the same time.
+/// Maximum number of entries of one claim. The leaves of all these entries may be latched at the same time.
 pub(super) const MAX_CLAIM_ENTRIES: usize = 8;
 
 freehold_sync::error_enum! {

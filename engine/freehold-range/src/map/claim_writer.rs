@@ -27,11 +27,11 @@
 //!
 //! # A change of one leaf
 //!
-//! The writer descends as a reader does. So there was an instant at which the path led to this leaf at the
-//! version seen. One node supplied `lo`, the end of the entry before the leaf. The writer checks this node
-//! again at the end: if the node is unchanged, `lo` was correct at that instant. The writer then takes the
-//! latch by a compare-and-swap from the version that it has seen. Two rules make the facts of that instant
-//! hold until the latch is released:
+//! The writer descends as a reader does. So there was an instant at which the path led to this leaf, and the
+//! leaf had the version that the writer has seen. One node supplied `lo`, the end of the entry before the
+//! leaf. The writer checks this node again at the end: if the node is unchanged, `lo` was correct at that
+//! instant. The writer then takes the latch by a compare-and-swap from the version that it has seen. Two
+//! rules make the facts of that instant hold until the latch is released:
 //!
 //! * A leaf is unlinked only while it is latched, and is BUSY and DEAD from then on.
 //! * A writer that moves the end of a leaf's last entry also latches the next leaf before it releases any
@@ -384,8 +384,8 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         self.write_set.spares.fill(need).map_err(|_| ClaimError::NoMemory)
     }
 
-    /// Returns true if, since the last call, this writer ended a claim of an entry that another writer was
-    /// refused.
+    /// Returns true if another writer was refused an entry whose claim this writer has ended since the last
+    /// call.
     pub fn had_waiters(&self) -> bool {
         self.write_set.had_waiters.replace(false)
     }

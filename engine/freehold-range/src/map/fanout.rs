@@ -1,4 +1,4 @@
-//! The fan-out: the number of slots of a node that are used, and the limits derived from it.
+//! The fan-out: the number of slots that a node uses, and the limits derived from this number.
 //!
 //! A map gets its `Fanout` when it is created, and never changes it. The limits decide when a node is split
 //! or merged, when a leaf counts as contended, and how often a lookup retries. Tests use

@@ -3,13 +3,13 @@
 //! The gap word that an inner node keeps for a child is an upper bound of the largest gap below the child. A
 //! change that fills a gap does not lower the word, and so writes no node above its leaf. A search may
 //! therefore visit a child and find no gap; the search then corrects the word. So a filled gap costs searches
-//! at most one extra visit per level. A search corrects no word if the gap exists but lies outside the bounds
-//! of the search, or is lost to the alignment.
+//! at most one extra visit per level. If a gap is large enough, but the bounds of the search or the alignment
+//! exclude it, the search does not correct the word.
 //!
 //! [`Reader::gap`] searches while no writer exists, and `ClaimWriter::gap` concurrently with other writers;
 //! both use `find_gap`. A gap word must never be too small, or a search misses free addresses; the model in
 //! `tests/map.rs` and `tests/claims/` would detect that. "Gaps" in [`claim_writer`](super::claim_writer) says
-//! which writer raises the words. A *fit* below is an address at which the requested range has room.
+//! which writer raises the words. In this file, a *fit* is an address at which the requested range has room.
 
 use freehold_sync::{Host, Rank};
 
@@ -224,8 +224,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         Ok(fit)
     }
 
-    /// Corrects the gap word of the node at `level` on the path to `key`, after a search for `len` bytes
-    /// found no such gap there. Under the structure lock, no other thread changes the gap words. The leaf is
+    /// Corrects the gap word of the node at `level` on the path to `key`, after a search found no gap of
+    /// `len` bytes there. Under the structure lock, no other thread changes the gap words. The leaf is
     /// latched. So a writer that makes a gap in the leaf either made the gap before, or sees the word stored
     /// here and raises the word.
     #[cold]

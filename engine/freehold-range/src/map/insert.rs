@@ -17,7 +17,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// Inserts entries at the end of the path, into a gap that contains all of them. If `with` is empty,
     /// inserts nothing, and splits the leaf if its slots in use and its promised slots together exceed its
     /// capacity. Afterwards the gap in front of the entry that follows is correct, except if the new entries
-    /// became the last of their leaf; `refresh_gaps` handles that case.
+    /// became the last entries of their leaf; `refresh_gaps` handles that case.
     pub(super) fn insert<'n>(
         &'n self,
         busy: &mut BusyNodes<'n, SLOTS>,

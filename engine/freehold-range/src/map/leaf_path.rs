@@ -6,8 +6,8 @@
 //! both latches and why the facts of one instant hold until the latch is released.
 //!
 //! Claim writers start here: a change of one leaf calls `latch`; any other change takes the structure lock
-//! and calls `latched_path_to`. The end of the entry before the leaf (`lo`) may come from any node above,
-//! which must be checked again. `tests/loom_claims.rs` fails without that check.
+//! and calls `latched_path_to`. The end of the entry before the leaf (`lo`) may come from any node above.
+//! That node must be checked again; `tests/loom_claims.rs` fails without that check.
 #![expect(unsafe_code, reason = "follows links of nodes that an RCU section or the structure lock protects")]
 
 use core::cell::Cell;

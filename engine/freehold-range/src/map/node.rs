@@ -429,7 +429,7 @@ impl<const SLOTS: usize> Node<SLOTS> {
         self.word.store(word | ((count as u64) << Word::COUNT_SHIFT), Ordering::Relaxed);
     }
 
-    /// Sets the level of the node, and the number of promised slots to that of `like`.
+    /// Sets the level of the node, and copies the number of promised slots from `like`.
     pub(super) fn set_level(&self, level: usize, like: &Self) {
         let promised = like.word().0 & Word::PROMISED_MASK;
         let word = self.word().0 & !(Word::LEVEL_MASK | Word::PROMISED_MASK);

@@ -199,7 +199,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     }
 
     /// Returns the number of entries of a held leaf in the range, and the number of slots that these entries
-    /// occupy or were promised.
+    /// occupy or that are promised to them.
     fn claimed_slots(&self, leaf: &Node<SLOTS>, from: usize, start: u64, end: u64) -> (usize, usize) {
         let (mut gone, mut slots) = (0, 0);
         while from + gone < leaf.count() && leaf.start(from + gone) < end {

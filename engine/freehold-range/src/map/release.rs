@@ -45,9 +45,9 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         }
     }
 
-    /// Calls `then` with the ends of the hole that the removal of the reservation `[start, end)` would make,
-    /// or of a part of it. No entry is inserted into the hole during the call. The reservation belongs to the
-    /// caller.
+    /// Calls `then` with the ends of a range: the hole that the removal of the reservation `[start, end)`
+    /// would make, or a part of that hole. No entry is inserted into the hole during the call. The
+    /// reservation belongs to the caller.
     ///
     /// # Panics
     ///

@@ -70,11 +70,11 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 
     /// Removes the entries in `[start, end)` in one step without a claim, if all of them lie inside the range
-    /// and in one leaf. Otherwise claims them, and those that touch the range, like [`claim`](Self::claim)
-    /// with cuts. Returns true if the entries were removed.
+    /// and in one leaf. Otherwise claims these entries, and the entries that touch the range, like
+    /// [`claim`](Self::claim) with cuts. Returns true if the entries were removed.
     ///
     /// `take(entry)` is called for each entry in ascending order, and returns false if the entry needs a
-    /// claim. Before it returns false, it undoes the effects of the calls before. `reserve(before, behind)`
+    /// claim. Before it returns false, it undoes the effects of the earlier calls. `reserve(before, behind)`
     /// is called last, with the ends of the hole that the removal makes. If it returns a value, a
     /// [reservation](RESERVED) with this value replaces the entries, from the start of the first to the end
     /// of the last.
@@ -151,8 +151,8 @@ fn remove_whole_entries<H: Host, const SLOTS: usize>(
 }
 
 /// Returns the slot behind the entries that lie inside `[start, end)`, which begin at slot `at` of a held
-/// leaf. Returns `None` if there is no such entry, if an entry reaches across an end of the range, if one is
-/// claimed or a reservation, or if there are more than a claim may have.
+/// leaf. Returns `None` if there is no such entry, if an entry reaches across an end of the range, if an
+/// entry is claimed or is a reservation, or if there are more entries than a claim may have.
 #[inline]
 fn end_of_whole_entries<const SLOTS: usize>(
     leaf: &Node<SLOTS>,

@@ -243,8 +243,9 @@ impl Stage<'_> {
         Ok(taken)
     }
 
-    /// Returns the items that a claim of the hole takes, one before and one behind the hole at most, or the
-    /// reason why the claim is refused. The writer already owns the items that start at an address in `own`.
+    /// Returns the items that a claim of the hole takes (at most one before the hole and one behind it), or
+    /// the reason why the claim is refused. The writer already owns the items that start at an address in
+    /// `own`.
     pub fn hole_claim_of(
         &self,
         (start, end): (u64, u64),
