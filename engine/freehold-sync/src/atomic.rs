@@ -5,10 +5,10 @@
 //! atomics of `axioms`.
 //!
 //! Only this file distinguishes these builds, except for test hosts, test modules, and a few files that
-//! `xtask/tests/tidy.rs` lists with reasons. So everything else that depends on the build is here too:
-//! constants that are smaller under the checkers, so that a test reaches rare paths within a few steps. A new
-//! type is added to the imports below. It must exist in the standard library, loom, shuttle, `freehold-sim`
-//! and `axioms`, because each of them is the source of the atomics in one build.
+//! `xtask/tests/tidy.rs` lists with reasons. So the constants that depend on the build are here too. They are
+//! smaller under the checkers, so that a test reaches rare paths within a few steps. A new type is added to
+//! the imports below. It must exist in the standard library, loom, shuttle, `freehold-sim` and `axioms`,
+//! because each of them is the source of the atomics in one build.
 //!
 //! Code of the engine must not import atomics from `core`, because the checkers do not see accesses to
 //! atomics of `core`.
@@ -70,7 +70,7 @@ macro_rules! const_unless_loom {
 pub use const_unless_loom;
 
 /// True if a tool that explores schedules runs this code. Caches are then small or absent, so that memory is
-/// freed as soon as it is released and the tool finds a later use of it.
+/// freed as soon as it is released and the tool finds a later use of this memory.
 pub const CHECKED: bool = cfg!(any(loom, shuttle));
 
 /// Number of times that a task looks at a held lock again before it queues. These looks take about as long as

@@ -28,8 +28,8 @@ pub trait Shared {
 
 /// A count that reaches this value is set to [`SATURATED`].
 const MAX_REFS: usize = usize::MAX / 2;
-/// The value of a saturated count. It is too far above [`MAX_REFS`] and too far below `usize::MAX` for the
-/// remaining drops and clones to reach either.
+/// The value of a saturated count. It is so far above [`MAX_REFS`] and so far below `usize::MAX` that the
+/// remaining drops and clones reach neither limit.
 const SATURATED: usize = usize::MAX / 4 * 3;
 
 /// An object in memory, with its counts.

@@ -112,8 +112,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// flushes, unless [`relax`](Self::relax) performs the flushes. The engine takes no lock in an interrupt.
     ///
     /// The sections of one task may overlap without nesting: locks are released in any order, and two may
-    /// have the same rank. So a host counts sections; the first one turns preemption or interrupts off, and
-    /// the end of the last one turns them on again.
+    /// have the same rank. So a host counts sections; the beginning of the first section turns preemption or
+    /// interrupts off, and the end of the last section turns them on again.
     #[inline]
     fn spin_enter(rank: Rank) {
         let _ = rank;
@@ -169,8 +169,8 @@ pub struct RcuHead {
     run: UnsafeCell<Option<Deferred>>,
 }
 
-// SAFETY: a shared reference gives no access to the fields. Only the unsafe functions below access them, and
-// their callers are the host, which `rcu_defer` makes the only owner.
+// SAFETY: a shared reference gives no access to the fields. Only the unsafe functions below access the
+// fields. Only the host calls these functions, and `rcu_defer` makes the host the only owner.
 unsafe impl Send for RcuHead {}
 // SAFETY: as above, only the one owner accesses the fields.
 unsafe impl Sync for RcuHead {}

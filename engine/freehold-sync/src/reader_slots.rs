@@ -3,7 +3,7 @@
 //! | word | meaning | transitions |
 //! | --- | --- | --- |
 //! | 0 | free | exchange to the address of a VMA's count, by a reader of that VMA on this CPU |
-//! | address of a VMA's count | the slot holds one reader of that VMA; which one does not matter | exchange to 0, by any reader of that VMA that leaves (on any CPU), or by the writer, which counts the reader first |
+//! | address of a VMA's count | the slot holds one reader of that VMA; it does not matter which reader | exchange to 0, by any reader of that VMA that leaves (on any CPU), or by the writer, which counts the reader first |
 //!
 //! Every change is a read-modify-write, and every access that finds a word free acquires. So the accesses of
 //! earlier readers in this slot happen before everything that a task does after it finds the slot free.
@@ -18,8 +18,8 @@ use allocator_api2::alloc::AllocError;
 
 /// The slots of all CPUs. All [mmap locks](crate::MmapLock) under which a VMA may be attached, now or after
 /// its memory is recycled, share one `ReaderSlots`.
-// The value has a cache line of its own, because faults read the value, while the reference count before it
-// in memory changes with every address space.
+// The value has a cache line of its own: faults read the value, and the reference count before it in memory
+// changes with every address space.
 #[repr(align(64))]
 #[derive(Debug)]
 pub struct ReaderSlots<H: Host> {

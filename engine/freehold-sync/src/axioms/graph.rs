@@ -39,7 +39,7 @@ pub(super) enum Action {
     /// A load that waits until it reads a value other than this one.
     LoadNot(u64),
     Store(u64),
-    /// Addition of the first value; the second is a mask for the result.
+    /// Addition of the first value; the second value is a mask for the result.
     Add(u64, u64),
     And(u64),
     Or(u64),
@@ -185,7 +185,7 @@ impl Graph {
     }
 
     /// Appends the event, at `place` in modification order. Returns `None` if that place lies between an
-    /// update and the event that the update has read, because an update is atomic.
+    /// update and the event that the update has read from, because an update is atomic.
     fn with(&self, event: Event, place: Option<usize>) -> Option<Graph> {
         let mut graph = self.clone();
         let id = graph.events.len();
@@ -352,7 +352,7 @@ impl Graph {
     }
 
     /// Describes a data race of the last event, if there is one: an unordered access to the same word, where
-    /// one of the two accesses is not atomic and one of them writes.
+    /// at least one of the two accesses is not atomic and at least one writes.
     pub fn race(&self, happens: &Relation) -> Option<String> {
         let (last, rest) = self.events.split_last()?;
         let races = |(id, other): (usize, &Event)| {

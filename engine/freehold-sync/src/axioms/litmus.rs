@@ -36,7 +36,8 @@ fn allows(threads: &[&dyn Fn() -> u32], results: &[u32]) -> bool {
     reached.get()
 }
 
-/// Each thread stores to its own word and reads the other's. Returns true if both may read the initial value.
+/// Each thread stores to its own word and reads the word of the other thread. Returns true if both may read
+/// the initial value.
 fn store_buffering(store: Ordering, load: Ordering, between: Option<Ordering>) -> bool {
     let words = [AtomicU32::new(0), AtomicU32::new(0)];
     let thread = |own: usize| {

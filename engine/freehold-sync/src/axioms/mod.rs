@@ -8,11 +8,11 @@
 //!
 //! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI
 //! 2017), with the release sequences of C++20. For programs without fences, the definition of `SeqCst` in
-//! C++20 allows the same executions. RC11 forbids cycles of program order and reads-from. So every execution
-//! can be built event by event: the events of each thread are added in program order, and each read takes its
-//! value from a write that already exists. [`explore`] builds all executions. To find the next event of a
-//! thread, [`explore`] runs the thread's code from the start, with the values that the thread's earlier reads
-//! returned. Programs are small: two or three threads, [`graph::MAX_EVENTS`] events.
+//! C++20 allows the same executions as RC11. RC11 forbids cycles of program order and reads-from. So every
+//! execution can be built event by event: the events of each thread are added in program order, and each read
+//! takes its value from a write that already exists. [`explore`] builds all executions. To find the next
+//! event of a thread, [`explore`] runs the thread's code from the start, with the values that the thread's
+//! earlier reads returned. Programs are small: two or three threads, [`graph::MAX_EVENTS`] events.
 //!
 //! An access to a word that only one thread uses is performed at once, without interleaving.
 //!

@@ -155,9 +155,9 @@ impl<H: Host> MmapLock<H> {
         self.enter_range_writer_by(|| self.sem.write_killable())
     }
 
-    /// Takes the lock for writing if the gate is closed and the lock is free. If no other change runs
-    /// concurrently, the change then needs neither claims nor the gate. A later change that finds the lock
-    /// held opens the gate.
+    /// Takes the lock for writing if the gate is closed and the lock is free. The caller's change then needs
+    /// neither claims nor the gate, because no other change runs concurrently. A later change that finds the
+    /// lock held opens the gate.
     ///
     /// # Panics
     /// Panics like [`read`](Self::read).

@@ -12,9 +12,9 @@
 //!   waiting writer.
 //! - A lock may [batch readers](RwSem::with_passing_writers): then a fixed number of waiting writers may
 //!   overtake the waiting readers, and afterwards all waiting readers hold the lock together. This option is
-//!   for a lock that its readers hold much longer than its writers do. If each task takes such a lock often
-//!   for writing and rarely for reading, a lock that admits each reader immediately would never have two
-//!   readers at once.
+//!   for a lock that readers hold much longer than writers, and that each task takes often for writing and
+//!   rarely for reading. Without the option, the next release would admit each reader, and such a lock would
+//!   rarely have two readers at once.
 //! - Among writers, a running writer may overtake a writer that is still waking up. A writer that was
 //!   overtaken a few times keeps new writers out of the queue until it has acquired the lock.
 //! - A writer that finds the lock held looks a few times, with pauses, before it queues. So a task that takes
@@ -71,8 +71,8 @@
 //! | `starved` | number of starved waiting writers | writers that are not queued yet | the last of the starved writers; it wakes all |
 //!
 //! A separate word counts how many writers in a row have overtaken waiting readers. Only the holder accesses
-//! that word, before it releases the lock. A release that admits readers, or finds none, resets the word. A
-//! downgrade does not reset the word, so fewer writers overtake the readers that wait next.
+//! that word, before it releases the lock. A release that admits readers, or finds no waiting readers, resets
+//! the word. A downgrade does not reset the word, so fewer writers overtake the readers that wait next.
 //!
 //! For every queued writer there is one unit in `write waiters`, or one token that is stored or about to be
 //! stored. So a writer that abandons its wait takes one unit off `write waiters`. If the count is zero, the

@@ -57,7 +57,7 @@ enum SlowRead {
     Full,
 }
 
-/// A function that waits: it returns on a wake-up only, or also on a fatal signal.
+/// A function that waits for a wake-up or, if the wait is killable, for a fatal signal.
 pub(crate) type Wait = fn(&AtomicU32, u32) -> Result<(), Killed>;
 
 /// A [`Wait`] that ignores signals and does not fail.

@@ -146,9 +146,9 @@ struct Rcu {
 
 /// Deferred functions that have not run.
 struct Batches {
-    /// Deferred since the last change of phase.
+    /// Functions deferred since the last change of phase.
     new: Vec<Deferred>,
-    /// Deferred before the last change of phase. At that change, the other phase had no reader.
+    /// Functions deferred before the last change of phase. At that change, the other phase had no reader.
     old: Vec<Deferred>,
     /// Number of batches that are removed from the lists but have not run completely.
     running: usize,

@@ -14,15 +14,15 @@ use crate::mmap_lock::{MmapLock, MmapRangeWriteGuard, MmapReadGuard, MmapWritePr
 impl VmaLock<'_> {
     /// Locks the VMA for reading, without any other lock and without waiting.
     ///
-    /// `lock` is the mmap lock of the address space in which the caller looks. `is_owner` returns true if the
-    /// VMA's own fields name that address space; it is called when the VMA can no longer be recycled. The
-    /// caller keeps the memory type-stable during the call. After the call, the caller checks that the VMA
-    /// has the bounds that the caller looked for.
+    /// `lock` is the mmap lock of the address space in which the caller looks for the VMA. `is_owner` returns
+    /// true if the VMA's own fields name that address space; it is called when the VMA can no longer be
+    /// recycled. The caller keeps the memory type-stable during the call. After the call, the caller checks
+    /// that the VMA has the expected bounds.
     ///
     /// # Errors
     /// Fails with the reason why the VMA cannot be locked. [`ReadFail::Locked`] may be stale. A call never
     /// succeeds on a write-locked VMA.
-    // Inlined: one of its two callers in the engine is the beginning of every fault.
+    // Inlined, because a fault begins with a call of this function.
     #[inline]
     pub fn try_read<'l, H: Host>(
         self,

@@ -9,9 +9,10 @@
 //!   reader are unchanged.
 //! - A writer marks the VMA, then takes and releases the rwsem. So it waits for readers that came before it,
 //!   and readers that come after it find the mark.
-//! - To detach the VMA, the writer stores 0 with the rwsem held. So a reader that has the rwsem and finds the
-//!   VMA attached holds the VMA of this life until it releases the rwsem.
-//! - A release happens in an RCU read section, because the memory of the rwsem is freed with the VMA's.
+//! - To detach the VMA, the writer stores 0 with the rwsem held. So if a reader has the rwsem and finds the
+//!   VMA attached, this life of the VMA does not end before the reader releases the rwsem.
+//! - A release happens in an RCU read section, because the memory of the rwsem is freed with the memory of
+//!   the VMA.
 #![expect(unsafe_code, reason = "the type of a VMA's words does not name the host of its lock")]
 
 use super::{ATTACHED, DETACHED, EXTERNAL, ReadFail, ReaderPlace, VmaLock, VmaLocking};
@@ -84,8 +85,8 @@ impl ExternalRwSem {
     fn get<H: Host>(&self) -> Option<&Owned<H>> {
         // Acquire: pairs with `make`, for a reader that loads the pointer before it sees the VMA attached.
         let lock = self.0.load(Ordering::Acquire).cast::<Lock<H>>();
-        // SAFETY: by the invariant, null or a lock that lives as long as `self`. Its layout does not depend
-        // on `H`.
+        // SAFETY: by the invariant, the pointer is null or leads to a lock that lives as long as `self`. Its
+        // layout does not depend on `H`.
         unsafe { lock.as_ref() }.map(|lock| &**lock)
     }
 }

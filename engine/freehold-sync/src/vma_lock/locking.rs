@@ -2,8 +2,8 @@
 //!
 //! Each mmap lock contains a [`VmaLocking`] and passes it to the functions in `read.rs` and `write.rs`. The
 //! values are set while the mmap lock is constructed and never change afterwards, so no lock guards them. The
-//! values of `FaultLock` are steps in the history of Linux and the design of Freehold, so that tests and
-//! benchmarks can compare them. A new value needs its code in `read.rs` and `write.rs`, and a set of tests in
+//! values of `FaultLock` are the designs that Linux has had, and the design of Freehold; tests and benchmarks
+//! compare these designs. A new value needs its code in `read.rs` and `write.rs`, and a set of tests in
 //! `tests/loom_vma/`.
 
 use crate::atomic::const_unless_loom;
@@ -36,8 +36,8 @@ impl FaultLock {
 /// The part of an mmap lock that the locks of its VMAs read. It is a type of this module, not of `mmap_lock`,
 /// because the gate of an mmap lock is also a VMA lock and uses this type.
 pub(crate) struct VmaLocking<H: Host> {
-    /// The slots that may hold readers of this address space, and late readers of another one (see "A reader
-    /// may be late" in the [module above](super)).
+    /// The slots that may hold readers of this address space, and late readers of another address space (see
+    /// "A reader may be late" in the [module above](super)).
     slots: Option<Counted<ReaderSlots<H>>>,
     fault: FaultLock,
     /// Represents the external rwsem of a VMA. Every mmap lock has this slot, because a late reader may reach

@@ -78,10 +78,10 @@
 //! Each side writes its word and then reads the word of the other side, in the total order of `SeqCst`. All
 //! four accesses must be `SeqCst`. (loom does not implement that order, so the unit tests with `axioms` run
 //! the shipped code.) A reader that finds the VMA per-CPU and not draining precedes the writer's bit 30. So
-//! the writer finds the reader in its slot, or finds that it has left. A reader leaves the slot as it leaves
-//! the count: with one decrement or exchange, without reading the VMA afterwards. When a late reader enters a
-//! slot, the VMA may already have another life; the reader is then transient. The slots belong to the engine,
-//! because a VMA's memory can live in any of its address spaces.
+//! the writer finds the reader in its slot, or finds that the reader has left. A reader leaves the slot as it
+//! leaves the count: with one decrement or exchange, without reading the VMA afterwards. When a late reader
+//! enters a slot, the VMA may already have another life; the reader is then transient. The slots belong to
+//! the engine, because the memory of a VMA can belong to any address space of the engine.
 //!
 //! *When a VMA becomes per-CPU*: a reader's exchange that fails because the count has changed is
 //! *contention*, and costs about one transfer of a cache line. A look through the slots costs one transfer
@@ -99,8 +99,8 @@
 //! | odd | write-locked, or about to be | +1: `unlock_write`; the end of `detach`; a killed `write_killable` |
 //!
 //! Only the task that may change the VMA, or the owner of a detached VMA, writes the number, so plain stores
-//! suffice. The number continues from life to life and wraps: only the writer itself distinguishes one odd
-//! number from another.
+//! suffice. The number continues from life to life. It may wrap, because only the writer itself distinguishes
+//! one odd number from another.
 //!
 //! # Pairing of accesses
 //!
@@ -152,7 +152,7 @@ pub struct VmaCount {
     external: ExternalRwSem,
 }
 
-/// The place where a reader of a VMA is counted, which the reader needs to leave.
+/// The place where a reader of a VMA is counted. A reader passes its place when it leaves.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the reader must unlock the VMA"]
 pub struct ReaderPlace<'l>(

@@ -139,8 +139,8 @@ impl VmaLock<'_> {
         store_buffering_fence();
         for slot in locking.slots().into_iter().flat_map(|slots| slots.of(self.slot_word())) {
             // The reader is counted before it is removed from the slot, so at any time the count or the slot
-            // shows the reader. Relaxed, both: the writer acquires the reader's accesses when the reader has
-            // left, from the slot or the count.
+            // shows the reader. Relaxed, both: the writer acquires the reader's accesses from the slot or the
+            // count after the reader has left.
             self.count.word.fetch_add(READER, Ordering::Relaxed);
             if !slot.leave(self.slot_word()) {
                 // The reader has left by itself. No wake-up is needed: this task is the waiter.

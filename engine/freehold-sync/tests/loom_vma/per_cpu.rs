@@ -48,8 +48,8 @@ fn writer_waits_for_readers_in_slots_and_in_the_count() {
     });
 }
 
-/// The test does not make the VMA per-CPU; contending readers do. The writer finds the readers that entered
-/// before and after that change.
+/// Contending readers, not the test, make the VMA per-CPU. The writer finds the readers that entered before
+/// and after that change.
 #[test]
 fn contending_readers_make_the_vma_per_cpu() {
     // Not loom's type, because the value is kept across all schedules.
