@@ -1,5 +1,5 @@
 //! Clearing accessed and dirty bits, for MADV_FREE, MADV_COLD and writes to clear_refs. *Aging* a page means
-//! that the engine forgets that the page was used, or that its contents are needed.
+//! that the engine forgets that the page was used, or forgets that its contents are needed.
 //!
 //! The walk holds the lock of one table at a time. It changes accessed and dirty bits and the records of
 //! frames, and may split huge pages, but never changes which frames are mapped, or with which rights.
@@ -34,7 +34,7 @@ impl<P: Platform> VmSpace<P> {
     /// not flush: see `Engine::referenced`.
     ///
     /// A huge page at an edge of the range is split if one entry maps it, and is otherwise unchanged, as on
-    /// Linux. If there is no memory to split a huge page, the walk ends there: the marks are only hints.
+    /// Linux. If there is no memory to split a huge page, the walk ends there, because aging is only a hint.
     pub fn age(&self, range: UserRange, what: Aging) {
         if what == Aging::AccessedIfUnshared {
             return self.age_in(range, what, &mut NotCached);

@@ -48,7 +48,7 @@ fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> S
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Gives the entry `rights`, for a store that goes to the page of a file. Never returns
-    /// [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old rights faults at most once more.
+    /// [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old rights causes at most one more fault.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,

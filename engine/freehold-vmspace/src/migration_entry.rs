@@ -38,7 +38,7 @@ impl MigrationEntry {
         MigrationEntry { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
     }
 
-    /// Returns the marker for a forked child. It also replaces the parent's marker.
+    /// Returns the marker for a forked child. The same marker also replaces the parent's marker.
     #[inline]
     pub fn shared(self) -> Self {
         MigrationEntry { write: false, exclusive: false, ..self }

@@ -62,8 +62,8 @@ impl PageIndex {
         self.0 << PAGE_SHIFT
     }
 
-    /// Returns the number of the block of 2<sup>`order`</sup> pages that contains the page. For a page of 4
-    /// KiB, such a block is a huge page.
+    /// Returns the number of the block of 2<sup>`order`</sup> pages that contains the page. A huge page is
+    /// such a block of pages of 4 KiB.
     #[inline]
     pub const fn block(self, order: u32) -> Self {
         PageIndex(self.0 >> order)

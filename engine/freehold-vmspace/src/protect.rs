@@ -67,7 +67,7 @@ struct Changer<'c, P, S> {
     stale: &'c mut S,
 }
 
-/// The flags of an entry that follow from its VMA. All others are kept.
+/// The flags of an entry that follow from its VMA. All other flags are kept.
 const RIGHTS: PteFlags = PteFlags::WRITE
     .union(PteFlags::USER)
     .union(PteFlags::EXEC)

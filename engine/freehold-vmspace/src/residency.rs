@@ -108,8 +108,8 @@ impl UsageSum {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Returns true if, at this moment, no entry for which `wanted` returns true maps a small page at
-    /// `address`. After the result `true`, no processor uses the translation of such an entry that was
-    /// removed before the call. Takes no lock, so another task may install an entry immediately afterwards.
+    /// `address`. If the result is true and such an entry was removed before the call, no processor uses its
+    /// translation any more. Takes no lock, so another task may install an entry immediately afterwards.
     pub fn flush_unless(&self, address: VirtAddr, wanted: impl FnOnce(Pte<P::Format>) -> bool) -> bool {
         // If the table was reclaimed after the walk found it, the entry that is read may be any word. But no
         // page was mapped at `address` when the table was unlinked.
@@ -118,8 +118,8 @@ impl<P: Platform> VmSpace<P> {
             return false;
         }
         // A call that has changed the entry might still have to flush it (hazard C-4). Such a call entered
-        // its gather before it released the change of the entry. So the gather of this function either finds
-        // that call's gather counted and flushes, or that gather has already flushed.
+        // its gather before it released the change of the entry. So either the gather of this function finds
+        // the gather of that call counted, and flushes, or the gather of that call has already flushed.
         self.gather::<1>().finish();
         true
     }
@@ -148,7 +148,7 @@ impl<P: Platform> VmSpace<P> {
 
 impl<P: Platform> VmSpace<P> {
     /// Returns the frame of the page at `address` if a page is mapped there at this moment and its frame has
-    /// a record. Frames of drivers have none.
+    /// a record. Frames of drivers have no record.
     pub fn frame_at(&self, address: VirtAddr) -> Option<Pfn> {
         let (pte, level) = self.read_entry(address);
         match pte.kind(level) {

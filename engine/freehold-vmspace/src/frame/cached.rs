@@ -63,9 +63,9 @@ impl Frame {
     }
 
     /// Turns the cache's reference into a reference of the caller if there is no other reference. Keeps the
-    /// rmap word, unlike [`leave_cache`](Self::leave_cache). No task can then get another reference. Returns
-    /// false and changes nothing if there is another reference. The caller need not mark the place in the
-    /// cache.
+    /// rmap word, unlike [`leave_cache`](Self::leave_cache). Returns false and changes nothing if there is
+    /// another reference. After success, no task can get another reference. The caller need not mark the
+    /// place in the cache.
     #[inline]
     pub fn try_leave_cache(&self) -> bool {
         // Relaxed on failure: the caller tries again. Acquire on success: as in `refs`.

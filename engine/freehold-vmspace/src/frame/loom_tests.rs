@@ -136,8 +136,8 @@ impl Cache {
         self.frame.put()
     }
 
-    /// Drops the cache's reference, as truncation does. If that was the last, the frame gets its next use.
-    /// Returns true if it was the last.
+    /// Drops the cache's reference, as truncation does. If that reference was the last, the frame gets its
+    /// next use, and the function returns true.
     fn cut(&self, next_life: fn(&Cache)) -> bool {
         self.place.store(0, Relaxed);
         self.frame.refs_of_marked();
@@ -190,7 +190,7 @@ fn lookup_during_truncation_does_not_find_a_page_of_another_file() {
 }
 
 /// If the page is clean and has no other reference, the cache drops the page. If a lookup came first, the
-/// cache keeps the page with its store.
+/// cache keeps the page and the store of the lookup.
 #[test]
 fn page_with_a_concurrent_store_is_not_dropped_as_clean() {
     model(|| {

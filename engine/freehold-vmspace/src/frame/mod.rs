@@ -346,9 +346,9 @@ impl Frame {
         self.maps.load(Acquire)
     }
 
-    // Kinds and flags are read relaxed. A holder of an entry, a cache slot or a reference found the frame
-    // under a lock, or by an acquire of a value that was stored after the kind. The documentation of a flag
-    // that changes later says which lock makes it exact. No flag publishes data, except `DIRTY`, which
+    // Kinds and flags are read relaxed. The holder of an entry, a cache slot or a reference has found the
+    // frame under a lock, or by an acquire of a value that was stored after the kind. The documentation of a
+    // flag that changes later says which lock makes it exact. No flag publishes data, except `DIRTY`, which
     // publishes the contents of the page.
 
     /// Returns true if the frame is anonymous memory.
@@ -518,7 +518,7 @@ fn share_error(refs: u32, word: u32) -> Option<ShareError> {
     }
 }
 
-/// The kind of resident page as which the marker of a moving page counts.
+/// The kind of resident page that the marker of a moving page counts as.
 #[doc(hidden)]
 pub const MIGRATION_RSS: RssKind = RssKind::Anon;
 

@@ -148,7 +148,8 @@ impl<P: Platform> FrameCache<P> {
     /// Empties the calling CPU's cache, and makes each other CPU empty its own cache the next time it frees a
     /// frame.
     pub fn trim(&self, platform: &P) {
-        // Relaxed: the flag is only a request, and is lost if the CPU is just fulfilling the previous one.
+        // Relaxed: the flag is only a request, and is lost if the CPU is just fulfilling the previous
+        // request.
         self.magazines
             .iter()
             .for_each(|magazine| magazine.shrink.store(magazine.len.load(Relaxed) != 0, Relaxed));

@@ -82,8 +82,8 @@ impl<P: Platform> Memory<P> {
         }
     }
 
-    /// Makes a huge page return with the reservation that it was taken for. The caller has a reference to the
-    /// page, or another task has one.
+    /// Makes a huge page return with the reservation that it was taken for. The caller or another task has a
+    /// reference to the page.
     pub fn restore_reservation(&self, first: Pfn, size: HugePageSize) {
         self.huge_pool(size).will_return();
         self.platform().frame(first).restore_reservation();

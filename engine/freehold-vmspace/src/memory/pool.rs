@@ -501,8 +501,8 @@ impl PoolCounts {
         self.sum(|node| node.free) - self.reserved
     }
 
-    /// Removes reservations that were used or cancelled. Those that are not in `reserved` belong to returning
-    /// pages, and are added to `owed`.
+    /// Removes reservations that were used or cancelled. Reservations that are not in `reserved` belong to
+    /// returning pages, and are added to `owed`.
     fn unreserve(&mut self, huge_pages: u64) {
         let there = huge_pages.min(self.reserved);
         self.reserved -= there;
