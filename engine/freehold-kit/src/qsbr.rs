@@ -185,8 +185,8 @@ impl<const CPUS: usize> Qsbr<CPUS> {
         loop {
             // SAFETY: until the push, this function owns the head, by the caller's promise.
             unsafe { RcuHead::set(head, NonNull::new(first), f) };
-            // Release: pairs with the acquire in `begin`, which sees the request and everything done before
-            // it.
+            // Release: pairs with the acquire in `begin`. The driver sees the request and everything done
+            // before the request.
             match own.next.compare_exchange_weak(first, head.as_ptr(), Release, Relaxed) {
                 Ok(_) => return,
                 Err(now) => first = now,

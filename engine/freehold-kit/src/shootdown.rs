@@ -18,11 +18,11 @@
 //! The first flush that reaches a lazy CPU makes it leave the space.
 //!
 //! A flush works in these steps. It writes the request into the single slot of its CPU. It adds its CPU
-//! number to the inbox of each other CPU of the set, and interrupts those whose inbox was empty; several
-//! flushes share an interrupt. It flushes its own CPU. Then it waits until each of these other CPUs has
-//! answered. During the wait, it answers the requests of other flushes. A CPU answers in the interrupt, and
-//! wherever it waits with interrupts off: [`answer`](Shootdown::answer) belongs in `Host::relax`. So a flush
-//! cannot deadlock even if its caller holds spin locks that the other CPUs spin for.
+//! number to the inbox of each other CPU of the set, and interrupts each of these CPUs whose inbox was empty;
+//! several flushes share an interrupt. It flushes its own CPU. Then it waits until each of these other CPUs
+//! has answered. During the wait, it answers the requests of other flushes. A CPU answers in the interrupt,
+//! and wherever it waits with interrupts off: [`answer`](Shootdown::answer) belongs in `Host::relax`. So a
+//! flush cannot deadlock even if its caller holds spin locks that the other CPUs spin for.
 //!
 //! CPUs that mark translations with a *context* (x86: PCID) keep the translations of a few spaces: a CPU that
 //! returns to a space finds its old translations. Such a CPU gets no flushes for spaces that it does not run.
@@ -168,7 +168,7 @@ pub struct ShootCpu {
     flags: AtomicU32,
     number: AtomicU64,
     contexts: [Context; CONTEXTS],
-    /// The context that was loaded last. `next` is the context for the next space that has none.
+    /// The context that was loaded last. `next` is the context for the next space that has no context.
     context: AtomicUsize,
     next: AtomicUsize,
 }
@@ -307,8 +307,8 @@ impl<const CPUS: usize> Shootdown<CPUS> {
         self.cpus[cpu].current.store(space.id | LAZY, Relaxed);
     }
 
-    /// Removes the calling CPU from `space`, after it has loaded another root or the kernel's. The CPU uses
-    /// no translation of `space` before it [enters](Self::enter) the space again. Interrupts are off.
+    /// Removes the calling CPU from `space`, after it has loaded another root or the kernel's root. The CPU
+    /// uses no translation of `space` before it [enters](Self::enter) the space again. Interrupts are off.
     ///
     /// A flush that began before this call may still interrupt the CPU, which must answer, wherever it is.
     pub fn leave(&self, cpu: usize, space: &SpaceCpus) {
