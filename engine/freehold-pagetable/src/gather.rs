@@ -208,8 +208,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         Self::with(tlb, Some(state))
     }
 
-    /// Returns a gather for a range that no other gather touches before this one is finished. An example is a
-    /// range of a space that no other task uses. The gather is not counted.
+    /// Returns a gather for a range that no other gather touches before the returned gather is finished. An
+    /// example is a range of a space that no other task uses. The gather is not counted.
     #[inline]
     pub fn exclusive(tlb: &'a T) -> Self {
         Self::with(tlb, None)

@@ -195,7 +195,7 @@ fn step<F: Format>(
             return Ok(raw);
         }
         // Relaxed on success: the bits carry no data, and the load above already ordered the entry. Acquire
-        // on failure: the new entry is checked like the first one.
+        // on failure: the new entry is checked like the old entry.
         match entry.compare_exchange(raw, marked, Ordering::Relaxed, Ordering::Acquire) {
             Ok(_) => return Ok(marked),
             Err(now) => raw = now,

@@ -265,8 +265,8 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         match slot.compare_exchange(0, F::table(new), Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(new),
             Err(found) => {
-                // SAFETY: the table came from `alloc_table` above and was never linked, so only this call
-                // knows it.
+                // SAFETY: the table came from `alloc_table` above and was never linked, so only this call can
+                // reach it.
                 unsafe { memory.free_table(new) }
                 match F::kind(found, level) {
                     Kind::Table { pfn } => Ok(pfn),

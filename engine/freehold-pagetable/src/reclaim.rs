@@ -3,8 +3,8 @@
 //! Reclaiming a table of the lowest level while other tasks may find it.
 //!
 //! The protocol guarantees three things. If a task has [locked](EntryTable::lock_linked) a table of the
-//! lowest level, this table is the one linked at its address. The table stays linked until the lock is
-//! released. A table is freed only when no entry points to it and no processor walks through it.
+//! lowest level, this table is linked at its address. The table stays linked until the lock is released. A
+//! table is freed only when no entry points to it and no processor walks through it.
 //!
 //! [`unlink_tables`](crate::PageTable::unlink_tables) needs a span that no other task can reach. A discard
 //! (`MADV_DONTNEED`) empties tables under the VMA's read lock, concurrently with faults and other walks of

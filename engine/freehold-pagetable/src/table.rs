@@ -413,8 +413,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         kept
     }
 
-    /// Asserts that `pte` does not point to a table. Only [`PageTable`](crate::PageTable) links tables,
-    /// because it follows the tables that it finds and frees those that it unlinks.
+    /// Asserts that `pte` does not point to a table. Only [`PageTable`](crate::PageTable) links tables: it
+    /// follows the tables that it finds, and frees the tables that it unlinks.
     #[inline]
     fn refuse_table(pte: Pte<F>) {
         assert!(

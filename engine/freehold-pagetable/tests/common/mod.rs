@@ -63,7 +63,7 @@ impl Memory {
         self.books.lock().unwrap().live.len()
     }
 
-    /// Makes one allocation fail, after `allocations` successful ones.
+    /// Makes one allocation fail, after `allocations` successful allocations.
     pub fn fail_after(&self, allocations: usize) {
         self.books.lock().unwrap().countdown = Some(allocations);
     }
