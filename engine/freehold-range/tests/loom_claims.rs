@@ -185,7 +185,8 @@ fn two_writers_fill_two_holes_of_a_leaf() {
     });
 }
 
-/// Both writers need the entry that touches their holes. If the two claims overlap in time, one is refused.
+/// Both writers need the entry that touches their holes. If the two claims overlap in time, one claim is
+/// refused.
 #[test]
 fn at_least_one_of_two_adjacent_claims_succeeds() {
     model_bounded(BOUND, || {
@@ -202,7 +203,7 @@ fn at_least_one_of_two_adjacent_claims_succeeds() {
 }
 
 /// An entry that touches a hole is claimed together with the hole. One writer joins the entry with its new
-/// entry, and the other shrinks it.
+/// entry, and the other writer shrinks the entry.
 #[test]
 fn a_hole_is_filled_during_a_claim_of_its_neighbour() {
     model_bounded(BOUND, || {
@@ -372,7 +373,7 @@ fn a_hole_is_claimed_in_addition_to_an_entry() {
     }
 }
 
-/// A writer splits a leaf at a key while another writer changes the leaf and a reader reads it.
+/// A writer splits a leaf at a key while another writer changes the leaf and a reader reads the leaf.
 #[test]
 fn a_leaf_is_split_at_a_key_during_a_change_in_it() {
     for size in [3, 4] {

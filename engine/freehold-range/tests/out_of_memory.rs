@@ -21,7 +21,8 @@ use support::model::entry;
 struct Refusing;
 
 thread_local! {
-    /// Number of allocations of this thread up to and including the one that fails. 0 if none fails.
+    /// Number of allocations of this thread up to and including the allocation that fails. 0 if no allocation
+    /// fails.
     static UNTIL_REFUSAL: Cell<usize> = const { Cell::new(0) };
     /// Number of blocks that this thread has allocated and not freed.
     static BLOCKS: Cell<isize> = const { Cell::new(0) };

@@ -67,8 +67,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         self.reserve_hole(&Entry { start, end, value: CLAIMED_RESERVATION }, &guard, &is_own)
     }
 
-    /// Inserts `with`, a claimed reservation, and claims the entries that touch it. `guard` is as for
-    /// [`claim_hole`](Self::claim_hole), and `is_own` as for [`Neighbours::of`].
+    /// Inserts `with`, a claimed reservation, and claims the entries that touch it. `guard` is the same as
+    /// for [`claim_hole`](Self::claim_hole), and `is_own` is the same as for [`Neighbours::of`].
     #[inline]
     fn reserve_hole(
         &self,

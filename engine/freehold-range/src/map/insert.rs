@@ -142,7 +142,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         };
         let cut = nearest_that_fits(node, at, len, cut, self.fan.max_slots());
         let link = spares.take();
-        // SAFETY: the node is a spare node, so it is allocated and only this change knows it.
+        // SAFETY: the node is a spare node, so it is allocated, and only this change can reach it.
         let right = unsafe { &*link };
         right.set_level(node.level(), node);
         for index in cut..count + len {

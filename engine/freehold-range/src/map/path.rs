@@ -1,9 +1,9 @@
 //! The path of a change from the root to a leaf, one [`Step`] for each level.
 //!
 //! `ExclusiveWriter::path` and `RangeMap::latched_path_to` make paths. `insert.rs` and `publish.rs` use a
-//! path to update the nodes above a leaf. A path is valid as long as no node on it is linked or unlinked by
-//! another change: the exclusive writer or the structure lock guarantees that. Level 0 is the leaf. The path
-//! lies on the stack and allocates nothing.
+//! path to update the nodes above a leaf. A path is valid as long as no other change links or unlinks a node
+//! on the path. The exclusive writer or the structure lock excludes such changes. Level 0 is the leaf. The
+//! path lies on the stack and allocates nothing.
 #![expect(unsafe_code, reason = "leaves the levels above the root unwritten")]
 
 use core::mem::MaybeUninit;

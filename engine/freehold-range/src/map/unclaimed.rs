@@ -115,8 +115,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
 
 /// Removes the entries in `[start, end)` from a latched leaf, if all of them lie inside the range and may be
 /// removed under this latch. Returns `None` if they were not removed. Otherwise returns the start and size of
-/// a gap for which the gap words must be raised, if there is one. `take` and `reserve` are as for
-/// [`ClaimWriter::remove_or_claim`].
+/// the gap for which the gap words must be raised, if there is such a gap. `take` and `reserve` are the same
+/// as for [`ClaimWriter::remove_or_claim`].
 #[inline]
 fn remove_whole_entries<H: Host, const SLOTS: usize>(
     latched: &LatchedLeaf<'_, H, SLOTS>,

@@ -53,7 +53,7 @@ impl<const SLOTS: usize> WriteSet<SLOTS> {
         self.first.borrow().is_empty()
     }
 
-    /// Returns the span that contains `key`, or the first span if none does.
+    /// Returns the span that contains `key`, or the first span if no span contains `key`.
     #[inline]
     pub(super) fn span_of(&self, key: u64) -> &RefCell<WriteSetSpan> {
         match self.has_second.get() && self.second.borrow().contains(key) {
