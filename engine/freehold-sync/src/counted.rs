@@ -217,7 +217,7 @@ pub struct Weak<T: Shared> {
     inner: NonNull<Inner<T>>,
 }
 
-// SAFETY: as for `Counted`, because a `Weak` can be upgraded to one.
+// SAFETY: as for `Counted`, because a `Weak` can be upgraded to a `Counted`.
 unsafe impl<T: Shared + Send + Sync> Send for Weak<T> {}
 // SAFETY: as above.
 unsafe impl<T: Shared + Send + Sync> Sync for Weak<T> {}

@@ -2,7 +2,7 @@
 //! [`error_enum!`](crate::error_enum).
 //!
 //! The engine's crates define their error enums with this macro. So the first paragraph of a variant is text
-//! that users read, and some tests compare it. The build fails if that paragraph is not one sentence. The
+//! that users read and that some tests compare. The build fails if that paragraph is not one sentence. The
 //! tests in `freehold/tests/every_call/messages.rs` fail if two variants of an enum have the same message, or
 //! if an error type is missing in the list there.
 
@@ -71,7 +71,7 @@ pub const fn is_message(documentation: &str) -> bool {
         spaces += (text[at] == b' ') as usize;
         at += 1;
     }
-    // The first space is the one after the slashes.
+    // The first space is the space after the slashes.
     spaces > 1 && text[at] == b'\n' && text[at - 1] == b'.'
 }
 

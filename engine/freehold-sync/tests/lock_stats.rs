@@ -90,7 +90,7 @@ fn each_mode_is_recorded_separately() {
     assert_eq!((since.downgraded.count(), since.downgraded.sum()), (1, 1_000_000));
     assert_eq!((since.read.acquired, since.read.held.count()), (0, 0));
 
-    // Failed attempts are not counted as acquisitions; successful ones are.
+    // Only successful attempts are counted as acquisitions.
     let guard = lock.try_write().unwrap();
     assert!(lock.try_read().is_none());
     pass(11);

@@ -4,7 +4,8 @@
 //! loom treats `SeqCst` accesses as `AcqRel` and knows a total order of fences only. Entering a reader slot
 //! relies on the total order of four `SeqCst` accesses. Under loom, fences that are not shipped replace that
 //! order (`atomic::store_buffering_fence`). So this module checks the four accesses, and the code around
-//! them, in unit tests. In these tests the facade of atomics is [`atomics`], and those fences do not exist.
+//! them, in unit tests. In these tests the facade of atomics is [`atomics`], and the fences that are not
+//! shipped do not exist.
 //!
 //! The model is RC11 (Lahav, Vafeiadis, Kang, Hur, Dreyer: Repairing sequential consistency in C/C++11, PLDI
 //! 2017), with the release sequences of C++20. For programs without fences, the definition of `SeqCst` in

@@ -1,6 +1,6 @@
 //! Finds the next event of a thread: [`next_step`] runs the thread's code from the start, and each access
-//! returns the value that the graph has for it. The first access that is not in the graph yet is the next
-//! event; the run then ends by unwinding.
+//! returns the value that the graph has for this access. The first access that is not in the graph yet is the
+//! next event; the run then ends by unwinding.
 //!
 //! `explore` in `mod.rs` calls [`next_step`] for every graph and thread. The atomics in `atomics.rs` and the
 //! fields of type [`Plain`] call [`perform`]. The code of a thread must depend on nothing but the values that

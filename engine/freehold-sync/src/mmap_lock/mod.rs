@@ -52,7 +52,7 @@ use gate::Gate;
 /// The lock of an address space; see the [module](self).
 pub struct MmapLock<H: Host> {
     sem: RwSem<H>,
-    /// On another cache line than `sem`, because every fault reads it.
+    /// This part is on another cache line than `sem`, because every fault reads this part.
     read: CachePadded<ReadByFaults<H>>,
     gate: Gate,
 }

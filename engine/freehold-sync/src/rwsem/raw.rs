@@ -410,8 +410,8 @@ impl<H: Host> RawRwSem<H> {
             if self.take_token() {
                 return Ok(());
             }
-            // Either the grant is made and its token is about to appear, or another writer has queued and
-            // this task can leave the token to it.
+            // Either the lock has been granted and the token is about to appear, or another writer has
+            // queued, and this task can leave the token to that writer.
             H::relax();
         }
         // This task may have received the wake-up for a token. If a token is stored, wake another writer.

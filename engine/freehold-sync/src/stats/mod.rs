@@ -179,8 +179,8 @@ impl LockSnapshot {
         self.downgraded.merge(&other.downgraded);
     }
 
-    /// Subtracts `earlier`, a snapshot of the same lock. The maxima do not change: they stay those of the
-    /// whole time since the lock was created.
+    /// Subtracts `earlier`, a snapshot of the same lock. The maxima do not change: they still cover the whole
+    /// time since the lock was created.
     pub fn remove(&mut self, earlier: &LockSnapshot) {
         self.read.remove(&earlier.read);
         self.write.remove(&earlier.write);

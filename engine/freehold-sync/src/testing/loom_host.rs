@@ -126,7 +126,7 @@ impl Task {
     }
 }
 
-/// Returns the number of the calling thread, and assigns one at the first call.
+/// Returns the number of the calling thread, and assigns a number at the first call.
 fn number() -> usize {
     NUMBER.with(|number| {
         if number.get() == UNSET {

@@ -1,4 +1,4 @@
-//! Tests with readers in slots. `main.rs` says what loom checks here and what it does not.
+//! Tests with readers in slots. `main.rs` says what loom checks here and what loom does not check.
 //!
 //! Each thread of a model is its own CPU. So a thread that takes two read locks at once takes the first
 //! through its slot and the second through the count. A writer that waits for readers makes the VMA use its

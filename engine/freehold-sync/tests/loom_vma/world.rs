@@ -59,7 +59,7 @@ impl World {
     }
 
     /// Creates a world in which readers of the first space use slots and readers of the second space never
-    /// do.
+    /// use slots.
     pub fn half_per_cpu() -> Arc<Self> {
         let slots = Counted::try_new(ReaderSlots::try_new().unwrap()).unwrap();
         let world = Self::with_locks([
