@@ -34,7 +34,8 @@ impl<P: Platform> VmSpace<P> {
     /// not flush: see `Engine::referenced`.
     ///
     /// A huge page at an edge of the range is split if one entry maps it, and is otherwise unchanged, as on
-    /// Linux. If there is no memory to split a huge page, the walk ends there, because aging is only a hint.
+    /// Linux. If there is no memory to split a huge page, the walk ends there, because the bits are only
+    /// hints.
     pub fn age(&self, range: UserRange, what: Aging) {
         if what == Aging::AccessedIfUnshared {
             return self.age_in(range, what, &mut NotCached);

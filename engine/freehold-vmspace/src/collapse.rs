@@ -5,9 +5,9 @@
 //! The entries are closed and flushed before the copy, so that no program stores to a small page that was
 //! already copied. The entries are removed after the copy, because the copy reads the frame numbers from
 //! them. The caller excludes faults, changes of VMAs, and walks of the reverse map. Only a task that pins a
-//! page without a lock may read the table during the steps. It finds open entries, closed entries, or none.
-//! `tests/huge/collapse.rs` of `freehold` tests the result, and `tests/huge/storm.rs` tests it with
-//! concurrent tasks.
+//! page without a lock may read the table during the steps. Such a task finds open entries, closed entries,
+//! or no entries. `tests/huge/collapse.rs` of `freehold` tests the result, and `tests/huge/storm.rs` tests it
+//! with concurrent tasks.
 #![expect(unsafe_code, reason = "frees a table")]
 
 use crate::{HugePage, PAGE_SIZE, Pfn, UserRange, VmSpace, Zap, platform::Platform};

@@ -4,7 +4,7 @@
 //! `fault/cow.rs` of `freehold` decides what a store needs and allocates and fills the copy. This file does
 //! the steps on one entry: examine it, grant the right, or replace it. Each step holds the lock of the
 //! entry's table and examines the entry again, because the entry may have changed since the caller read it. A
-//! replaced entry is flushed before the new one is set, under the same hold of the lock (hazard C-21).
+//! replaced entry is flushed before the new entry is set, under the same hold of the lock (hazard C-21).
 //! `tests/fork/held_pages.rs` of `freehold` tests this.
 
 use crate::{Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};

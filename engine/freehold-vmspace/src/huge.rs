@@ -5,8 +5,8 @@
 //! A huge page is mapped, and the huge page of zeroes is replaced, under the lock of the table of 2 MiB
 //! entries. The entry and its deposited table are stored in one hold of the lock, so that a later split, for
 //! example in a zap, cannot run out of memory. Every small frame of a huge page has a record of its own, so a
-//! split changes entries but no record. `collapse.rs` makes huge pages of small ones. `large.rs` has the huge
-//! pages of pools, which never split. `tests/huge/` of `freehold` tests all this.
+//! split changes entries but no record. `collapse.rs` makes huge pages of small pages. `large.rs` has the
+//! huge pages of pools, which never split. `tests/huge/` of `freehold` tests all this.
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
@@ -99,7 +99,7 @@ pub struct HugePage<'e, P: Platform> {
 
 impl<'e, P: Platform> HugePage<'e, P> {
     /// Allocates a huge page of zeroes for `vm`. Its frames count as mapped once; their places are `page` and
-    /// the following ones. Returns `None` if there is no memory, or no contiguous memory.
+    /// the following places. Returns `None` if there is no memory, or no contiguous memory.
     pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);

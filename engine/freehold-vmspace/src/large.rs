@@ -144,8 +144,8 @@ impl<P: Platform> VmSpace<P> {
             child.large_table(address, level)?;
             let copy = self.child_entry(address, how, &known, gather)?;
             let Some(copy) = copy else { continue };
-            // A walk of the reverse map reaches this entry after the parent's. The walk therefore applies a
-            // change of the parent's entry here as well.
+            // A walk of the reverse map reaches this entry after the parent's entry. The walk therefore
+            // applies a change of the parent's entry here as well.
             if let Some(mut leaf) = child.lock_leaf(address, level) {
                 let installed = leaf.install(copy);
                 assert!(installed.is_ok(), "the child's slot for a huge page is not empty");

@@ -156,8 +156,8 @@ pub unsafe trait Platform: TableMemory + Host {
     ///
     /// The caller may hold sleeping locks of the engine, for example that of the VMA that faults. So this
     /// function may reclaim memory that other parts of the kernel use, but not memory of the engine: the
-    /// function neither calls the engine nor waits for a task that does. An embedder reclaims memory of the
-    /// engine when no lock is held, for example after a fault failed with out of memory.
+    /// function neither calls the engine nor waits for a task that calls the engine. An embedder reclaims
+    /// memory of the engine when no lock is held, for example after a fault failed with out of memory.
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize;
 
     /// Number of NUMA nodes of the machine.
@@ -236,7 +236,7 @@ pub unsafe trait Platform: TableMemory + Host {
         (0..frames).for_each(|n| self.zero_frame(first.add(n)));
     }
 
-    /// Copies `frames` consecutive frames, starting at `from`, to those starting at `to`.
+    /// Copies `frames` consecutive frames, starting at `from`, to the frames starting at `to`.
     fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
         (0..frames).for_each(|n| self.copy_frame(to.add(n), from.add(n)));
     }

@@ -37,7 +37,7 @@ pub struct Present {
     pub range: UserRange,
     /// The kind of the pages.
     pub kind: PageKind,
-    /// True if one entry maps the pages: a huge page, or the requested part of one.
+    /// True if one entry maps the pages: a huge page, or the requested part of a huge page.
     pub huge: bool,
 }
 

@@ -198,7 +198,7 @@ impl<P: Platform> VmSpace<P> {
         Gather::new(&self.tlb, &self.gathers)
     }
 
-    /// Returns a gather for a range that no other gather can touch until this one is finished.
+    /// Returns a gather for a range that no other gather can touch until the returned gather is finished.
     #[inline]
     pub fn exclusive_gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
         Gather::exclusive(&self.tlb)

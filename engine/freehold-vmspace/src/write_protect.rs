@@ -86,7 +86,7 @@ impl<P: Platform> Visitor<P::Format, P> for Protecting<'_, '_, P> {
     }
 }
 
-/// A visitor that protects the pages that are present, and marks those that are not.
+/// A visitor that protects the pages that are present, and marks the pages that are not present.
 struct Marking<'p, 'g, P: Platform>(&'p mut VmGather<'g, P, 1>);
 
 impl<P: Platform> Visitor<P::Format, P> for Marking<'_, '_, P> {

@@ -90,7 +90,7 @@ impl Frame {
         !self.has_max_refs() && self.get_cached()
     }
 
-    /// Returns true if the frame has so many references that no task may take and keep another one.
+    /// Returns true if the frame has so many references that no task may take and keep another reference.
     #[inline]
     fn has_max_refs(&self) -> bool {
         // Relaxed: other tasks may take references between the check and the use, but not enough to overflow

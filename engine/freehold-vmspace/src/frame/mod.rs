@@ -310,7 +310,7 @@ impl Frame {
     /// which holds the lock of the table whose entry it copies. Afterwards the frame is not exclusive.
     /// Returns the kind of page. Returns `None` and changes nothing if the page [must be
     /// copied](Self::must_copy_on_fork) or has too many references. A page that must be copied is exclusive;
-    /// a page with too many references is not.
+    /// a page with too many references is not exclusive.
     #[inline]
     pub fn share(&self) -> Option<RssKind> {
         // Acquire: as in `sub_map`.
@@ -389,8 +389,8 @@ impl Frame {
         self.word.store(self.word.load(Relaxed) & !EXCLUSIVE, Relaxed);
     }
 
-    /// Marks the contents as different from those on storage. Called when the new contents are certainly in
-    /// the frame.
+    /// Marks the contents as different from the contents on storage. Called when the new contents are
+    /// certainly in the frame.
     #[inline]
     pub fn set_dirty(&self) {
         // Release pairs with the acquire of `take_dirty`: a task that finds the page dirty sees the new

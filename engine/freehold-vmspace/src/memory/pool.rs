@@ -340,7 +340,7 @@ impl<P: Platform> HugePool<P> {
             node.surplus -= u64::from(node.surplus > 0);
             if returning {
                 counts.returned();
-                // The reservation is kept if there is another page for it.
+                // The reservation is kept if there is another page for the reservation.
                 let stands = !counts.repay() && counts.available() > 0;
                 counts.reserved += u64::from(stands);
             }
@@ -530,7 +530,7 @@ impl PoolCounts {
         self.nodes[nodes].iter().map(|node| node.total - node.surplus).sum()
     }
 
-    /// Turns a surplus page of node `n` into a requested one. Returns true if there was one.
+    /// Turns a surplus page of node `n` into a requested page. Returns true if there was one.
     fn adopt_surplus(&mut self, n: usize) -> bool {
         let surplus = &mut self.nodes[n].surplus;
         let any = *surplus > 0;
