@@ -1,9 +1,10 @@
 //! Tests of CPUs that use translations while other CPUs flush them.
 //!
 //! A [`Cpu`] has a simulated TLB, and takes an interrupt only between two instructions. A test fails if a CPU
-//! uses a translation after the flush that removed it has returned. loom tries all schedules. A new test
-//! gives each CPU a closure of the steps of [`World`], such as `enter`, `access` and `unmap`. A CPU that has
-//! finished its steps calls `serve`, because a flush of the other CPU waits for its answer.
+//! uses a translation that a flush has removed, and this flush has already returned. loom tries all
+//! schedules. A new test gives each CPU a closure of the steps of [`World`], such as `enter`, `access` and
+//! `unmap`. A CPU that has finished its steps calls `serve`, because a flush of the other CPU waits for its
+//! answer.
 
 use super::Memory;
 use freehold_kit::{CONTEXTS, Load, Processors, ShootCpu, Shootdown, SpaceCpus};
