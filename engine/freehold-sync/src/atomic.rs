@@ -69,8 +69,8 @@ macro_rules! const_unless_loom {
 }
 pub use const_unless_loom;
 
-/// True if a tool that explores schedules runs this code. Caches are then small or absent, so that memory is
-/// freed as soon as it is released and the tool finds a later use of this memory.
+/// True if a tool that explores schedules runs this code. Caches are then small or absent: memory is freed as
+/// soon as it is released, so the tool finds a later use of the memory.
 pub const CHECKED: bool = cfg!(any(loom, shuttle));
 
 /// Number of times that a task looks at a held lock again before it queues. These looks take about as long as
@@ -84,8 +84,8 @@ pub(crate) const WRITER_SPINS: u32 = if CHECKED { 0 } else { 6 };
 /// Calls of `Host::relax` between two looks of a writer.
 pub(crate) const WRITER_SPIN_INTERVAL: u32 = 64;
 /// Number of times that a queued task looks at the lock again before it goes to sleep. These looks take about
-/// as long as going to sleep and being woken, so a wait costs at most about twice as much as the cheaper of
-/// spinning and sleeping.
+/// as long as going to sleep and being woken, so a wait costs at most about twice as much as only spinning or
+/// only sleeping, whichever is cheaper.
 pub(crate) const SPINS_BEFORE_SLEEP: u32 = if CHECKED { 1 } else { 400 };
 /// Longest pause between two looks at a spin lock, in calls of `Host::relax`.
 pub(crate) const MAX_BACKOFF: u32 = if CHECKED { 1 } else { 64 };

@@ -94,7 +94,7 @@ fn explore(threads: &[Thread<'_>]) -> Result<Explored, String> {
 }
 
 /// Explores the program, and treats a word as private unless `words` says that it is shared. Returns `None`
-/// if a word that was treated as private is shared.
+/// if threads share a word that was treated as private.
 fn explore_with(threads: &[Thread<'_>], words: &mut Words) -> Result<Option<Explored>, String> {
     let mut explored = Explored::default();
     let mut seen = HashSet::new();

@@ -7,8 +7,8 @@
 //!
 //! - A reader takes the rwsem if it is free, and then checks that the VMA is attached. The other steps of the
 //!   reader are unchanged.
-//! - A writer marks the VMA, then takes and releases the rwsem. So it waits for readers that came before it,
-//!   and readers that come after it find the mark.
+//! - A writer marks the VMA, then takes and releases the rwsem. So the writer waits for the readers that came
+//!   before it, and the readers that come after it find the mark.
 //! - To detach the VMA, the writer stores 0 with the rwsem held. So if a reader has the rwsem and finds the
 //!   VMA attached, this life of the VMA does not end before the reader releases the rwsem.
 //! - A release happens in an RCU read section, because the memory of the rwsem is freed with the memory of

@@ -46,7 +46,8 @@
 //! ([`ReaderSlots`](crate::ReaderSlots)), which can then record one reader of the VMA in place of the count
 //! (distributed reader indicators with revocation, as in BRAVO: Dice and Kogan, 2019). The readers of a VMA
 //! are those in the count and those in slots. Readers are interchangeable: a reader that leaves removes *a*
-//! reader of the VMA from the slot that it entered, or, if that slot holds none, from the count.
+//! reader of the VMA from the slot that it entered, or, if that slot holds no reader of the VMA, from the
+//! count.
 //!
 //! **External rwsem**, if the mmap lock selects it: see `external_rwsem`. Everything else is unchanged.
 //!
