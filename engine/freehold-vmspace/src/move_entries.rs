@@ -142,8 +142,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// `exclude` is called before each pair of tables. Its argument says whether the tables themselves move.
     /// The value that it returns is held until that pair is done. `exclude` excludes two kinds of walkers of
-    /// the reverse map: walkers that could reach the target before the source and so miss an entry at both
-    /// places, and walkers that could be in a table that moves.
+    /// the reverse map: walkers that could reach the target before the source, and would then miss an entry
+    /// at both places, and walkers that could be in a table that moves.
     pub fn move_entries<L>(
         &self,
         from: UserRange,

@@ -218,8 +218,8 @@ pub unsafe trait Platform: TableMemory + Host {
     }
 
     /// Sets which accesses to pages of a protection key are denied to the calling thread, in its PKRU
-    /// register. Called after a key is allocated, and when memory that may only be executed gets its key.
-    /// Called with locks of the engine held.
+    /// register. Called after a key is allocated, and when execute-only memory gets its key. Called with
+    /// locks of the engine held.
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
         let _ = (pkey, rights);
     }

@@ -177,8 +177,8 @@ impl<P: Platform> Memory<P> {
         Ok(frame)
     }
 
-    /// Frees a frame that was never counted, or is no longer counted. Bypasses the caches, so that frames
-    /// that were allocated as a block are free as a block again.
+    /// Frees a frame that was never counted, or is no longer counted. Bypasses the caches, so that the frames
+    /// of a block become one free block again.
     pub fn free_frame(&self, frame: Pfn) {
         self.frames.free_to_platform(&self.platform, &[frame]);
     }

@@ -196,8 +196,8 @@ impl<P: Platform> HugePool<P> {
 #[doc(hidden)]
 impl<P: Platform> HugePool<P> {
     /// Sets the requested number of pages on `node`, or spread over all nodes. Returns the resulting number,
-    /// without surplus. The result is smaller than `huge_pages` if there is no memory. Pages beyond that
-    /// number that are in use or reserved stay as surplus.
+    /// without surplus. The result is smaller than `huge_pages` if there is no memory. If pages beyond that
+    /// number are in use or reserved, they stay as surplus.
     ///
     /// # Locks
     ///
