@@ -74,9 +74,9 @@ fn is_claimed(process: &Process, addr: u64) -> bool {
     unwaiting(|| process.mprotect(addr, PAGE, RW)).is_err()
 }
 
-/// A munmap of two VMAs finds a reader in the second. It has write-locked the first by then, without a claim,
-/// and must unlock it: the assertions of the engine check that. The VMAs touch, or have a hole between them
-/// and cannot be claimed.
+/// A munmap of two VMAs finds a reader in the second VMA. By then the munmap has write-locked the first VMA
+/// without a claim, and must unlock that VMA, which assertions of the engine check. In the first case the
+/// VMAs touch. In the second case they have a hole between them and cannot be claimed.
 #[test]
 fn munmap_that_finds_a_reader_locks_no_vma_without_a_claim() {
     with_range_writers(|_, process, _| {
@@ -155,7 +155,8 @@ fn mremap_in_place_and_stack_growth_take_no_mmap_lock() {
     });
 }
 
-/// brk waits for another brk that is moving the break, whatever its target. Other changes do not wait.
+/// brk waits while another brk moves the break, whatever address each of the two requests. Other changes do
+/// not wait.
 #[test]
 fn brk_waits_for_another_brk() {
     with_range_writers(|_, process, _| {

@@ -2,9 +2,9 @@
 //! this stack itself.
 //!
 //! The depth is measured from the frame of the caller to the deepest call of the platform, including all
-//! frames of the engine. The functions of the platform below that call are not counted, because on this test
-//! machine they handle stale translations and deferred functions. The functions of a kernel do not. Engine
-//! functions that do not call the platform are not measured, because they are leaves of the call tree.
+//! frames of the engine. The functions of the platform below that call are not counted: on this test machine
+//! they handle stale translations and deferred functions, but in a kernel they do not. Engine functions that
+//! do not call the platform are not measured, because they are leaves of the call tree.
 //!
 //! The test is a program of its own, so that a full test run can repeat it with an engine that is compiled
 //! without optimisation. The limit `MAX_STACK` is for such an engine. A new entry point is one more call of

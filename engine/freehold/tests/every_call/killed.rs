@@ -196,7 +196,7 @@ fn fork_killed_waiting_for_vma_readers_changes_nothing() {
 /// An address space on the machine with gates.
 type Space = Counted<AddressSpace<Gated>>;
 
-/// A call that needs addresses whose munmap has not completed.
+/// A call that needs a range whose munmap has not completed.
 type Needing = (&'static str, fn(&Space) -> Result<(), Errno>);
 
 const RANGE: u64 = 8 * PAGE;

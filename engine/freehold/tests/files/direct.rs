@@ -286,8 +286,7 @@ fn c58_c26_frames_return_to_the_storage_during_concurrent_use() {
                     let _ = file.mapping().read_at(5 * PAGE, &mut [0; 64]);
                 }
             });
-            // Repeats until the storage has freed a frame. Another thread must have requested that frame
-            // before.
+            // Repeats until the storage has freed a frame, which another thread must request first.
             for n in (0..).take_while(|&n| n < 120 || storage.freed() == 0) {
                 match n % 3 {
                     0 => file.mapping().truncate(n % PAGES * PAGE + 8).unwrap(),

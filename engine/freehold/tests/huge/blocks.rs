@@ -28,7 +28,7 @@ fn with_memory(bytes: u64, always: u64, advised: u64) -> (World, Process, Vcpu) 
     (world, process, cpu)
 }
 
-/// Returns the runs of pages from `at` on that hold memory of their own, numbered from `at`.
+/// Returns the runs of pages that have frames of their own. The numbers of the pages count from `at`.
 fn pages(process: &Process, at: u64, count: u64) -> Vec<Range<u64>> {
     // The capacity is reserved for all runs, because the closure runs under page table locks and must not
     // allocate.

@@ -25,8 +25,8 @@ fn resident(process: &Process) -> (u64, u64) {
 /// Parts to discard, and the expected result of [`resident`] afterwards.
 type Discarded = (&'static [(u64, u64)], (u64, u64));
 
-/// Parts of two huge pages that are discarded after the first huge page was split, each as first page and
-/// length. The results are those of Linux 6.18 after another store to the first page.
+/// Parts of two huge pages, each as first page and length. The test splits the first huge page, and then
+/// discards the parts. The results are those of Linux 6.18 after another store to the first page.
 const DISCARDED: [Discarded; 7] = [
     (&[(0, 512)], (1024, 1024)),
     (&[(0, 1024)], (512, 512)),

@@ -35,7 +35,7 @@ fn lazily_freed_pages_are_clean_until_stored_to() {
         assert_eq!(private(process, BASE), [4, 0, 4, 4, 4, 0]);
         process.madvise(BASE, 2 * PAGE, Advice::Free).unwrap();
         assert_eq!(private(process, BASE), [4, 2, 2, 2, 2, 2]);
-        // The CPU has a translation with the dirty bit cached, and must nevertheless set the bit for the next
+        // The CPU has cached a translation with the dirty bit, and must nevertheless set the bit for the next
         // store.
         process.store(cpu, BASE, 9u64).unwrap();
         assert_eq!(private(process, BASE), [4, 1, 3, 3, 3, 1]);

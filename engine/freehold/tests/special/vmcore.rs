@@ -16,8 +16,8 @@ use freehold::{
 };
 use std::sync::{Arc, Mutex};
 
-/// Number of header pages. Pieces of old memory follow the headers: frames of a board that are not
-/// contiguous.
+/// Number of header pages. Pieces of old memory follow the headers. The frames of these pieces belong to a
+/// board and are not contiguous.
 const HEADERS: u64 = 2;
 const PIECES: [(u64, u64); 3] = [(4, 2), (8, 3), (12, 1)];
 const SIZE: u64 = 8;

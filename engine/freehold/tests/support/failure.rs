@@ -85,7 +85,7 @@ impl fmt::Display for Point {
 }
 
 /// Repeats `attempt` with a failure of each of these kinds at the first allocation, then at the second, and
-/// so on, until the call makes fewer allocations. The attempt wraps the call to be tested in [`Point::fail`].
+/// so on, until the call ends before the failure. The attempt wraps the call to be tested in [`Point::fail`].
 /// Returns the number of failures that the call reached; two kinds at the same allocation count as two.
 pub fn at_every_allocation(kinds: &[Failure], mut attempt: impl FnMut(&Point)) -> u64 {
     let reached = try_at_every_allocation(kinds, |point| {

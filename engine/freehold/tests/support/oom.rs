@@ -75,7 +75,7 @@ pub struct Call<S> {
     pub errnos: &'static [Errno],
     /// Changes that the call may leave after a failure.
     pub left: Left,
-    /// Changes that the call may leave after a success without some memory.
+    /// Changes that the call may leave if it succeeds although some allocations fail.
     pub left_by_success: Left,
     /// True if a failed call may complete a part of its work and report that part.
     pub partial: bool,
