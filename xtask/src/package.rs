@@ -6,7 +6,7 @@
 //! 2. The example `examples/embedding` is built and tested as a project of its own, with the unpacked packages in
 //!    place of the folders of this repository, and without the features of `freehold`. The lock file of that
 //!    project must not contain the checkers and their dependencies (`MAX_PACKAGES`).
-//! 3. A project that uses the atomics of `freehold-sim` is checked, because the embedder does not need that
+//! 3. A project that uses the atomics of `freehold-sim` is checked, because the example does not use that
 //!    package.
 //!
 //! cargo could also build the packages itself. But cargo unpacks packages into a cache, and does not refresh
@@ -97,7 +97,7 @@ pub fn run() -> Result<(), String> {
 /// The version of all packages.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A project that knows only the packages and is outside of this workspace.
+/// A project outside of this workspace, which depends on the packages alone.
 struct Project {
     name: &'static str,
     /// Lines of the section `[dependencies]`.

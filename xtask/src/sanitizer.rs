@@ -1,5 +1,5 @@
-//! The engine's suites under AddressSanitizer, which detects accesses to freed memory, and memory that is
-//! leaked when a test program ends.
+//! The engine's suites under AddressSanitizer, which detects accesses to freed memory, and memory that a test
+//! program has leaked when it ends.
 //!
 //! The suites need a nightly toolchain. Of all other checks, only the fuzzer needs a nightly toolchain. The
 //! standard library is that of the toolchain, built without the sanitizer. Accesses to freed memory are
@@ -8,8 +8,8 @@
 
 use std::{env, process::Command};
 
-/// The packages that are checked: the crates of the engine except `freehold-kit`, the test machine, and the
-/// tests of both.
+/// The packages that are checked: the test machine, the crates of the engine without `freehold-kit`, and the
+/// tests of the machine and of the engine.
 const PACKAGES: &[&str] = &[
     "freehold-sync",
     "freehold-range",
