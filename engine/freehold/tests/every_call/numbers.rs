@@ -1,6 +1,6 @@
 //! Calls that take an address, an offset, a length, a count, an index or a key, with numbers at every edge.
-//! Each call returns, and none panics, with every pair of the values in `EDGES`. Counters and page tables are
-//! consistent afterwards.
+//! With every pair of the values in `EDGES`, each call returns and does not panic. Counters and page tables
+//! are consistent afterwards.
 //!
 //! A new call is one line in `OF_SPACES`, `OF_FILES` or `OF_ENGINES`. The answers of the calls are not
 //! checked here: `edges.rs` and `lengths.rs` check them.

@@ -1,7 +1,7 @@
 //! The count of pages in the cache of a file (`Mapping::present_pages`), which the engine keeps up to date
 //! without visiting the pages. After each store, hole, truncation and drop, the tests compare the count with
-//! the expected one, and `Mapping::check` recounts the pages. A new operation that adds or removes pages of a
-//! file belongs in one of the two tests.
+//! the expected count, and `Mapping::check` recounts the pages. A new operation that adds or removes pages of
+//! a file belongs in one of the two tests.
 
 use crate::support::*;
 use freehold::{PageIndex, PageRange, file::Zeroes, hugetlb::HugePageSize};

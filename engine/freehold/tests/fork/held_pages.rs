@@ -2,7 +2,7 @@
 //!
 //! The bug in Linux: after a fork, the process that wrote first got a copy, and the last process that mapped
 //! the page wrote to it in place. A pipe that still held the page then read bytes that were written later.
-//! This leaked data across the fork in both directions.
+//! The bug leaked data across the fork in both directions.
 //!
 //! In these tests, the holder of the page is a reader of another process's memory, stopped in the middle of
 //! its copy by a gate (`read_with`). A test makes its stores or unmaps at that point, and asserts that the
@@ -75,8 +75,8 @@ where
     u64::from_le_bytes(word)
 }
 
-/// The space that is being read is the last one to map the page. Its store goes to a copy, because the reader
-/// holds the page.
+/// The space that is being read is the last space that maps the page. Its store goes to a copy, because the
+/// reader holds the page.
 #[test]
 fn last_mapper_copies_a_page_that_a_reader_holds() {
     for (locking, read_parent) in

@@ -1,7 +1,7 @@
 //! The index of a page cache (`src/file/cache/radix.rs`) frees its memory: pages that are written far apart
-//! and then punched or truncated leave no memory allocated. Pages that could not be read or allocated leave
-//! none either. Every page gets a leaf of its own, so a leak of one leaf per page would exceed the permitted
-//! number of bytes many times.
+//! and then punched or truncated leave no memory allocated. Pages that could not be read or allocated also
+//! leave no memory allocated. Every page gets a leaf of its own, so a leak of one leaf per page would exceed
+//! the permitted number of bytes many times.
 
 use super::{bytes_in_use as live, one_at_a_time, support::*};
 use freehold::{PageIndex, hugetlb::HugePageSize};

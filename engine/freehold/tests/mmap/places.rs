@@ -139,8 +139,8 @@ fn c67_hints_in_a_stack_gap_are_not_followed() {
         let stack = BASE + 2000 * PAGE;
         place(process, stack, PAGE, STACK);
         let near = stack - GAP;
-        // A hint that keeps the gap is followed, and a hint inside the gap is not. A fixed address is used as
-        // given.
+        // A hint that keeps the gap is followed, and a hint inside the gap is not followed. A fixed address
+        // is used as given.
         assert_eq!(place(process, near - PAGE, PAGE, ANON), near - PAGE);
         process.munmap(near - PAGE, PAGE).unwrap();
         for hint in [near, stack - PAGE, near - 2 * PAGE] {

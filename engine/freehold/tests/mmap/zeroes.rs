@@ -65,7 +65,8 @@ fn move_to(process: &Process, at: u64, pages: u64, to: u64, flags: RemapFlags) -
 }
 
 /// Checks the VMAs as the maps report shows them: first page, counted from `BASE`; number of pages; page
-/// offset; and name. A VMA whose offset follows its address shows the offset of that address.
+/// offset; and name. A VMA that was moved before it had a page shows the offset of its address
+/// ([`by_place`]).
 #[track_caller]
 fn assert_maps(process: &Process, expected: &[(u64, u64, u64, &str)]) {
     let lines: Vec<_> = process.maps(BASE).collect();
@@ -218,7 +219,7 @@ fn private_mapping_moves_only_by_itself() {
         assert_maps(process, &[(0, 2, 5, NAME), (4, 2, 5, NAME), (16, 2, 0, "")]);
         assert_eq!(move_to(process, 4, 4, 20, MOVE), failed);
         assert_eq!(move_to(process, 4, 2, 20, MOVE), Ok(page(20)));
-        // A shared mapping moves together with others, unless its descriptor is read-only.
+        // A shared mapping moves together with other mappings, unless its descriptor is read-only.
         map(process, 2, 2, SHARED, file, 0);
         assert_eq!(move_to(process, 2, 16, 32, MOVE), Ok(page(32)));
         map(process, 4, 2, SHARED, &open(world, FileAccess::READ), 0);

@@ -308,8 +308,8 @@ fn c47_failed_move_changes_nothing() {
 
 #[test]
 fn c39_c40_moved_pages_are_never_used_after_free() {
-    // C-39, C-40: one thread moves shared pages back and forth, one punches holes into the file, and one
-    // stores wherever it can. The oracles of the machine detect every use of a free frame.
+    // C-39, C-40: one thread moves shared pages back and forth, another thread punches holes into the file,
+    // and a third thread stores wherever it can. The oracles of the machine detect every use of a free frame.
     for locking in [Locking::default(), Locking::ALL[0], Locking::ALL[6]] {
         let world = World::new();
         let process = world.process(locking);

@@ -58,7 +58,7 @@ const SECTION: u64 = 2 << 20;
 const LEN: u64 = 4 * SECTION;
 const AT: u64 = BASE + (1 << 30);
 
-/// Returns how tasks other than the calling one hold the lock. The calling thread must have a fatal signal
+/// Returns how tasks other than the caller hold the lock. The calling thread must have a fatal signal
 /// pending.
 fn held(process: &Process) -> Held {
     if process.try_read().is_none() {

@@ -25,7 +25,7 @@ use std::thread;
 #[test]
 fn tables_are_freed_with_the_last_mapping_below_them() {
     everywhere(|world, process, cpu| {
-        // Both mappings lie under one upper table. Only the first one ever has a table of its own.
+        // Both mappings lie under one upper table. Only the first mapping ever has a table of its own.
         let (touched, untouched) = (BASE, BASE + (8 << 20));
         for at in [touched, untouched] {
             process.mmap(at, PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();

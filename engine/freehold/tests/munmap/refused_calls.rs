@@ -1,10 +1,10 @@
 //! A munmap that fails half-way unmaps nothing (C-10, C-30).
 //!
 //! The reason for the error is at the far end of the range: a VMA that must not be split there, a sealed VMA,
-//! or one VMA above the limit. A sectioned munmap must detect the error before it unmaps the first section.
-//! `refused` makes such a munmap on every design and with sections of 2 MiB, and compares the mapped pages
-//! and their contents with those before the call. A new reason to refuse a munmap needs a test that calls
-//! `refused`.
+//! or one VMA more than the limit permits. A sectioned munmap must detect the error before it unmaps the
+//! first section. `refused` makes such a munmap on every design and with sections of 2 MiB, and compares the
+//! mapped pages and their contents with those before the call. A new reason to refuse a munmap needs a test
+//! that calls `refused`.
 
 use super::*;
 use freehold::{

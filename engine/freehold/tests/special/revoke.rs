@@ -20,8 +20,8 @@ fn bus<T>(addr: u64) -> Result<T, FaultError> {
     Err(FaultError::Bus { addr })
 }
 
-/// Revocation unmaps the frames in every process at every address, whether mapped as a whole or by faults.
-/// Private copies stay or are unmapped, as requested.
+/// Revocation unmaps the frames in every process at every address, whether they were mapped as a whole or by
+/// faults. Private copies stay or are unmapped, as requested.
 #[test]
 fn revoke_unmaps_frames_in_all_processes() {
     for whole in [Some(u64::MAX), None] {

@@ -102,9 +102,9 @@ fn with_pager<R: Send, S>(
     })
 }
 
-/// Returns the result of a load of page 0 whose task is signalled or killed while the load waits for the
-/// pager. The pager reads the message of the fault and calls `strike` with the loading task. After the load,
-/// `mend` undoes the effect of `strike`.
+/// Returns the result of a load of page 0. While the load waits for the pager, the pager reads the message of
+/// the fault and calls `strike`, which signals or kills the loading task. After the load, `mend` undoes the
+/// effect of `strike`.
 fn load_in_disturbed_task(
     world: &World,
     process: &Process,
