@@ -1,7 +1,7 @@
 //! A program that embeds Freehold: `kernel.rs` implements the platform, and this file uses the engine.
 //!
-//! `cargo run --package freehold-example-embedding` runs it in the repository. The package `freehold` has
-//! copies of the three files, for a project that depends on `freehold` and `freehold-kit`.
+//! `cargo run --package freehold-example-embedding` runs the program in the repository. The package
+//! `freehold` has copies of the three files, for a project that depends on `freehold` and `freehold-kit`.
 //!
 //! `main` creates an address space, stores to its memory, forks it, changes rights, and prints what the two
 //! processes see. There are no real programs: `Program` acts as the hardware that runs a program. It walks
