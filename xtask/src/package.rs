@@ -97,7 +97,7 @@ pub fn run() -> Result<(), String> {
 /// The version of all packages.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A project outside of this workspace, which depends on the packages alone.
+/// A project outside of this workspace, which depends only on the packages.
 struct Project {
     name: &'static str,
     /// Lines of the section `[dependencies]`.

@@ -26,8 +26,8 @@ use xtask::{
 const MAX_LINES: usize = 600;
 
 /// The only sources that may depend on the checker of the build (loom or shuttle): the atomics facade and the
-/// files that depend on it, the hosts of tests, page-table formats, and the platform. Test modules may do so
-/// too.
+/// files that depend on it, the hosts of tests, page-table formats, and the platform. Test modules may also
+/// depend on the checker.
 const MAY_ASK_FOR_CHECKERS: &[&str] = &[
     "engine/freehold-sync/src/atomic.rs",
     "engine/freehold-sync/src/lib.rs",
