@@ -1,12 +1,13 @@
-//! Range writers (`src/space/claim.rs`, `src/space/range_writer.rs`; `docs/guide/ranges.md`): which changes
-//! take no mmap lock, which claims a change waits for, and limits that range writers enforce exactly.
+//! Range writers (`src/space/claim.rs`, `src/space/range_writer.rs`; `docs/guide/ranges.md`): the changes
+//! that take no mmap lock, the claims that a change waits for, and the limits that range writers enforce
+//! exactly.
 //!
 //! In most tests one range writer is stopped while it holds its claim: the writer has to wait for a reader of
 //! the VMA that it will change. A second call on a thread with a pending fatal signal (`unwaiting`) then
 //! returns `Killed` if it would have to wait. `is_claimed` tells whether a VMA is claimed. Every test runs
 //! with wide and with narrow nodes of the VMA tree. `lab/freehold-machine/tests/shuttle_engine/ranges.rs`
-//! explores the interleavings. A call that becomes a range writer needs a test here that shows which claims
-//! the call waits for.
+//! explores the interleavings. A call that becomes a range writer needs a test here that shows for which
+//! claims the call waits.
 
 use crate::support::*;
 use freehold::{

@@ -1,11 +1,11 @@
 //! Hardware that does not set accessed and dirty bits: after any event that clears these bits, an access
 //! takes at most one fault. Hardware that sets the bits itself takes no fault to set them.
 //!
-//! The machine simulates three kinds of hardware (`SoftwareBits`): one sets both bits, one sets accessed bits
-//! only, one sets none. `every_life` combines each kind of memory (`Kind`) with each event between two
-//! accesses (`Between`), and with loads and stores. The function `access` counts the faults and fails at the
-//! second fault. A new kind or event is one more variant and its arm in `map` or `between`.
-//! `lab/freehold-machine/tests/shuttle_engine/software_bits.rs` has concurrent changes.
+//! The machine simulates three kinds of hardware (`SoftwareBits`): the first sets both bits, the second sets
+//! only accessed bits, and the third sets no bit. `every_life` combines each kind of memory (`Kind`) with
+//! each event between two accesses (`Between`), and with loads and stores. The function `access` counts the
+//! faults and fails at the second fault. A new kind or event is one more variant and its arm in `map` or
+//! `between`. `lab/freehold-machine/tests/shuttle_engine/software_bits.rs` has concurrent changes.
 
 use super::*;
 use freehold::{
