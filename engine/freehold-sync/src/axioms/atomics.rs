@@ -37,7 +37,8 @@ macro_rules! atomic_integer {
             }
 
             fn perform(&self, action: Action, order: Ordering) -> Option<$int> {
-                // A program does not change the word itself, so the word has the initial value.
+                // The accesses of an explored program do not change the word in memory, so the word still
+                // has its initial value.
                 let initial = self.0.load(Ordering::Relaxed) as u64;
                 let word = core::ptr::from_ref(self).addr();
                 perform(Op { word, initial, action, order, plain: false }).map(|read| read as $int)

@@ -366,8 +366,9 @@ pub struct Speculation {
 }
 
 impl Speculation {
-    /// Returns true if no task has held `lock` for writing since the speculation began. All data read since
-    /// then is then consistent. `lock` must be the lock on which the speculation began.
+    /// Returns true if no task has held `lock` for writing since the speculation began. In this case, all
+    /// data that the caller has read since the beginning is consistent. `lock` must be the lock on which the
+    /// speculation began.
     #[inline]
     pub fn valid<H: Host>(self, lock: &MmapLock<H>) -> bool {
         // Pairs with the fence in `WriteSection::begin`; see "Entering" in the module head.

@@ -153,7 +153,8 @@ pub struct VmaCount {
     external: ExternalRwSem,
 }
 
-/// The place where a reader of a VMA is counted. A reader passes its place when it leaves.
+/// The place where a reader of a VMA is counted. A reader passes this value to
+/// [`unlock_read`](VmaLock::unlock_read).
 #[derive(Clone, Copy, Debug)]
 #[must_use = "the reader must unlock the VMA"]
 pub struct ReaderPlace<'l>(

@@ -40,7 +40,8 @@ impl VmaLock<'_> {
         self.increment_seq();
         let unread = self.count_with_readers().is_none();
         if !unread {
-            // Readers that still find the VMA locked see a stale number.
+            // The VMA is unlocked again. A reader may still see the odd number, and then fails as if the VMA
+            // were locked.
             self.increment_seq();
         }
         unread
@@ -55,8 +56,8 @@ impl VmaLock<'_> {
         }
         self.increment_seq();
         if let Some(count) = self.count_with_readers() {
-            // If the wait fails, no change was made. Readers that still find the VMA locked see a stale
-            // number.
+            // If the wait fails, no change was made, and the VMA is unlocked again. A reader may still see
+            // the odd number, and then fails as if the VMA were locked.
             self.drain(locking, count, ATTACHED, wait).inspect_err(|_| self.increment_seq())?;
         }
         Ok(true)
@@ -86,9 +87,9 @@ impl VmaLock<'_> {
     /// Returns the count if readers may have entered before the VMA was marked.
     #[inline]
     fn count_with_readers(self) -> Option<u32> {
-        // The exchange keeps the value, but places the mark in the order of all changes of the count.
-        // Release: a reader that raises the count later sees the mark. Acquire: pairs with the decrements of
-        // the readers that have left.
+        // The exchange does not change the value of the count, but every change of the count by a reader is
+        // either before or after the exchange. Release: a reader that raises the count after the exchange
+        // sees the mark. Acquire: pairs with the decrements of the readers that have left.
         match self.count.word.compare_exchange(ATTACHED, ATTACHED, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => None,
             // A detached VMA has no readers, and gets none before `attach`.
