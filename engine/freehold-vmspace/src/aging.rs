@@ -21,8 +21,9 @@ pub enum Aging {
     Accessed,
     /// The page was accessed, if only one entry maps it.
     AccessedIfUnshared,
-    /// The contents of anonymous memory are needed: the page then counts as clean and as not accessed. As on
-    /// Linux, a page is unchanged if its record is dirty and several entries map it.
+    /// The contents of anonymous memory are needed. After the engine has forgotten this, the page counts as
+    /// clean and as not accessed. As on Linux, a page is unchanged if its record is dirty and several entries
+    /// map it.
     LazyFree,
 }
 
