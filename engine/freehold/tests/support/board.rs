@@ -44,8 +44,8 @@ pub struct DriverMode {
     pub notified: bool,
     /// True if all mappings share one object.
     pub one_for_all: bool,
-    /// Number of pages by which the frames in use are shifted. A test changes this number to exchange the
-    /// frames of the board.
+    /// Number that is added to a page's offset to find the frame that the driver maps for the page. A test
+    /// changes this number to make the driver map other frames of the board.
     pub exchanged: u64,
 }
 
