@@ -273,8 +273,8 @@ verb_error! {
         BadAccess => EFAULT,
         /// The memory of a page to populate has failed.
         MemoryFailed => EHWPOISON,
-        /// The page whose memory was to fail is in use, or the pager of a userfaultfd has not supplied it
-        /// yet.
+        /// A page into which a failure is to be injected is in use, or the pager of a userfaultfd has not
+        /// supplied this page yet.
         Busy => EBUSY,
         /// The caller is not permitted to inject memory failures.
         NotPermitted => EPERM,

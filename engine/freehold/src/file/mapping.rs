@@ -437,7 +437,8 @@ impl<P: Platform> Mapping<P> {
         self.home.edit()
     }
 
-    /// Returns the record that the pages of the file's cache get: their home and their kind.
+    /// Returns the home and the kind of the pages in the file's cache, as the records of their frames store
+    /// them.
     pub(crate) fn cache_page(&self) -> CachePage {
         CachePage { rmap: self.rmap_word(), shmem: self.is_shmem(), secret: self.is_secret() }
     }

@@ -273,8 +273,9 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::Guard, .. } => {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
-            // The fault on a page that moves waits until the move has ended, and reports a lost page. The
-            // fault on a write-protected marker installs the page or notifies the pager.
+            // A fault handles these markers. If the page is moving, the fault waits until the move has ended.
+            // If the page is lost, the fault reports the loss. If the page is write-protected, the fault
+            // installs the page or notifies the pager.
             Kind::Marker {
                 kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
             } => {

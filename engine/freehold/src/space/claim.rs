@@ -124,8 +124,8 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Becomes a range writer with the claims that `claim` makes. If the claim fails, becomes the exclusive
-    /// writer at a moment when `ready` returns a value. `ready` returns `None` while a range that the change
-    /// needs is closing. Also returns the value of `claim` or `ready`.
+    /// writer and calls `ready`. While `ready` returns `None`, because a range that the change needs is
+    /// closing, releases the lock, waits and tries again. Also returns the value of `claim` or `ready`.
     ///
     /// # Errors
     ///
@@ -152,8 +152,8 @@ impl<P: Platform> AddressSpace<P> {
         self.write_exclusive_when(ready)
     }
 
-    /// Becomes the exclusive writer at a moment when `ready` returns a value, as in
-    /// [`claim_or_exclusive_when`](Self::claim_or_exclusive_when).
+    /// Becomes the exclusive writer and calls `ready`. While `ready` returns `None`, releases the lock, waits
+    /// and tries again, as [`claim_or_exclusive_when`](Self::claim_or_exclusive_when) does.
     ///
     /// # Errors
     ///

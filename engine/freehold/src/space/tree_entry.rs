@@ -79,8 +79,8 @@ pub(super) unsafe fn decode<'g, P: Platform>(entry: &Entry) -> TreeEntry<'g, P> 
         return if word & PERMANENT == 0 { TreeEntry::Closing(range) } else { TreeEntry::Boundary(range) };
     }
     let vma = core::ptr::with_exposed_provenance::<Vma<P>>((word & !MARKS) as usize);
-    // SAFETY: every other word is the address of a VMA of the engine's slab. By the caller's promise its
-    // memory stays a `Vma` for `'g`.
+    // SAFETY: every other word is the address of a VMA of the engine's slab. The caller guarantees that the
+    // memory of the VMA stays a `Vma` for `'g`.
     TreeEntry::Vma(unsafe { &*vma })
 }
 

@@ -27,8 +27,8 @@
 //!
 //! **A fault waits** as `FaultOutcome::Userfault`, with all locks dropped. The fault first queues a waiter,
 //! then checks VMA and entry again under the VMA's lock, and then sleeps if it still has to wait. A filler
-//! first installs the entry and then searches the queue. The fault queues its waiter, and the filler
-//! searches, under the queue's lock. Either the filler finds the waiter, or the waiter finds the entry.
+//! first installs the entry and then searches the queue. Queueing a waiter and searching the queue both take
+//! the queue's lock. So either the filler finds the waiter, or the waiter finds the entry.
 //! Closing works in the same way: it first unregisters the VMAs and then wakes the waiters, so a fault that
 //! is queued later finds its VMA unregistered. A woken fault only checks again. A waiting fault keeps no
 //! reference into the address space (hazard C-25); its waiter only holds an address.

@@ -43,7 +43,8 @@ impl<'s, P: Platform> DeferredRetire<'s, P> {
         });
     }
 
-    /// Retires the VMAs that made room, then sends the notice of the move, then retires the sources.
+    /// Retires the VMAs that were unmapped to make room, then sends the notice of the move, then retires the
+    /// sources.
     // Inlined, because there is usually nothing to do.
     #[inline]
     pub fn retire(&mut self) {
