@@ -69,7 +69,7 @@ fn each_snapshot_is_returned_once_in_any_order() {
     assert_eq!(ask(1), None);
 }
 
-/// A list of pages may step back and contain pages a second time.
+/// A list of pages need not ascend, and may contain a page more than once.
 #[test]
 fn page_that_is_listed_twice_occurs_once() {
     let found = one("P 10 4 8\nP 2 2 c\nP -8 4 8\nP 2 2 c\nP 1 1 8").unwrap();

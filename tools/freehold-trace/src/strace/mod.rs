@@ -63,8 +63,8 @@ use tasks::{Begun, NAMELESS, Tasks};
 /// Maximum number of names of skipped calls that are counted separately. All further names are counted
 /// together.
 const MAX_SKIPPED: usize = 1000;
-/// Maximum length of a chain of calls that wait for each other to be reported. Further calls stay in the
-/// order of their lines.
+/// Maximum length of a chain of calls in which each call is reported only after the next call of the chain.
+/// Further calls stay in the order of their lines.
 const MAX_WAITING: u32 = 8;
 
 /// Reads the events of strace output.

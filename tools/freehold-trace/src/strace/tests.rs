@@ -446,7 +446,7 @@ fn lines_after_an_unreadable_line_are_read() {
     }
 }
 
-/// In a long chain of calls that wait for each other to be reported, only a few calls are moved.
+/// In a long chain of calls, each of which is reported only after the next, only a few calls are moved.
 #[test]
 fn long_chain_of_waiting_calls_does_not_exhaust_the_stack() {
     let tasks = 300;
