@@ -515,8 +515,8 @@ fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, f
 
 /// Compares the huge pages of anonymous memory, VMA by VMA. Adds a finding for each difference that the
 /// recording determines. Returns two numbers of VMAs that differ without a finding. The first counts VMAs for
-/// which the setting of huge pages is not recorded. The second counts VMAs in which pages that may or may not
-/// be huge explain the difference.
+/// which the setting of huge pages is not recorded. The second counts VMAs with pages that the recording does
+/// not show to be huge or small, if these pages are enough to explain the difference.
 fn compare_huge(world: &World, image: &Image, areas: &[&Area], findings: &mut Vec<Finding>) -> (u64, u64) {
     let (process, mut untold, mut not_known) = (image.process(), 0, 0);
     let unsure = image.touched.unsure_size();

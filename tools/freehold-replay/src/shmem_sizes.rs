@@ -1,5 +1,5 @@
-//! Blocks of shared memory: their sizes on the recorded machine, and the pages that these sizes leave
-//! undetermined.
+//! Blocks of shared memory: which sizes the recorded machine permits, and for which pages the replay
+//! therefore cannot determine whether they are present.
 //!
 //! A *block* is a large folio: pages of shared memory that the kernel allocates and maps together. Settings
 //! of the machine decide which sizes the kernel may use; newer recordings contain these settings.
