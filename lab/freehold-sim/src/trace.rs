@@ -3,8 +3,8 @@
 //!
 //! Such a trace mixes the program's own accesses with those of the simulation. The simulation therefore
 //! stores to one byte when it begins to work for a task, and to another byte when this work ends. A traced
-//! program stores to two more bytes around the part of interest. The addresses of these bytes separate the
-//! parts of the trace.
+//! program stores to a third byte before the part of interest, and to a fourth byte after it. The addresses
+//! of these four bytes separate the parts of the trace.
 //!
 //! The example `coverage` of `freehold-machine` reads such a trace, and lists the cache lines that the
 //! simulation did not see. Every entry point of the simulation needs a `Within` guard; otherwise the
