@@ -6,10 +6,10 @@
 //! module. An address for a register of the processor is a [`UserAddr`] instead. The program `wild.rs` of the
 //! tests passes random addresses to all calls.
 //!
-//! A structure of programs is read as an array of words, or as a type that implements [`Plain`]. A new
-//! instruction sequence belongs in `ucopy.s`, and its caller in this file calls `touch`, which checks the
-//! range and opens the access. The part `transfer_ends_at_unmapped_memory` of `files.c` checks partial
-//! copies.
+//! The kernel reads a structure in a program's memory as an array of words, or as a type that implements
+//! [`Plain`]. A new instruction sequence belongs in `ucopy.s`, and its caller in this file calls `touch`,
+//! which checks the range and opens the access. The part `transfer_ends_at_unmapped_memory` of `files.c`
+//! checks partial copies.
 
 use crate::arch::{features, frame::UserAddr};
 use core::marker::PhantomData;
