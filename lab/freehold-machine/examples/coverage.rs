@@ -189,7 +189,7 @@ mod compare {
             "no record",
             "freehold-pagetable/*",
             false,
-            "the machine and the record of its memory: written when it is made",
+            "the machine and the record of its memory: written when the machine is made",
         ),
         ("no record", "freehold-sync/", false, "a counted record's value: written when it is made"),
         ("no record", "tlb.rs*", true, "the processor's own TLB: hardware"),

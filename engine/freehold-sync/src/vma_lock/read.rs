@@ -224,7 +224,7 @@ impl VmaLock<'_> {
         }
     }
 
-    /// Removes a reader from the count, which is `from`. Returns the current count on failure.
+    /// Removes a reader from the count, if the count is `from`. Otherwise returns the current count.
     #[inline]
     fn lower(self, from: u32) -> Result<(), u32> {
         // Release: pairs with the acquire of the writer that waits for the readers to leave. Relaxed on

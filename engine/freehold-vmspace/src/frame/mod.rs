@@ -67,7 +67,8 @@ pub struct Frame {
     index: AtomicU64,
 }
 
-/// A frame that has this many references gets no further reference that may be kept.
+/// Maximum number of references of a frame. At this number, a task that asks for another reference to keep is
+/// refused.
 const MAX_REFS: u32 = if CHECKED { 8 * pin::PIN } else { 1 << 30 };
 
 /// A bit of `refs`: a page cache holds one of the references, and lookups may raise the count.

@@ -14,9 +14,9 @@
 //!
 //! # Revoking frames
 //!
-//! The driver of a device that loses its frames revokes the frames (`file/change/revoke.rs`). The engine
-//! makes an entry from a hook's answer in a read section, and only if no revocation has occurred since the
-//! hook was called ([`Asked`]). After a revocation, the engine calls the hook again.
+//! The driver of a device that loses its frames revokes the frames (`file/change/revoke.rs`). A hook answers
+//! with a frame. In a read section, the engine checks whether a revocation has occurred since the hook was
+//! called ([`Asked`]). If none has occurred, the engine makes the entry, and otherwise calls the hook again.
 //!
 //! A new hook needs a row in the table of [`VmOps`], and a default body, because embedders implement the
 //! trait. `fault/special.rs` and `call/mmap/driver.rs` make entries. `call/special.rs` installs special

@@ -47,8 +47,8 @@ pub(crate) struct DetachedUnclaimed<'s, P: Platform> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Performs prepare and commit as a range writer without claims, if `range` contains only whole VMAs and
-    /// nothing is in the way. Otherwise claims the range like [`claim_range`](Self::claim_range) and returns
+    /// Performs prepare and commit as a range writer without claims, if `range` contains only whole VMAs that
+    /// no other task uses. Otherwise claims the range like [`claim_range`](Self::claim_range) and returns
     /// `None`.
     ///
     /// # Errors
