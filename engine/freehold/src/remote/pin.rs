@@ -534,12 +534,12 @@ impl<'s, P: Platform> Pinning<'s, P> {
     fn entry(&mut self, kind: Kind, n: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (first, pfn, flags) = match kind {
             Kind::Leaf { pfn, flags } => (pfn, pfn.add(n), flags),
-            // The fault on such an entry waits for the end of a move, and reports a lost page.
-            Kind::None
-            | Kind::Table { .. }
-            | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. } => {
-                return Err(Stop::ABSENT);
+            // The fault waits for the end of a migration, reports a lost page, or maps a page.
+            Kind::Marker {
+                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
             }
+            | Kind::None
+            | Kind::Table { .. } => return Err(Stop::ABSENT),
             Kind::Marker { kind: MarkerKind::Guard, .. } => return Err(Stop::never(self.at)),
             Kind::Marker { .. } => {
                 return Err(Stop::Missing(Missing::Never(FaultError::Bus { addr: self.at })));

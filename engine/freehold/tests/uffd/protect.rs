@@ -11,7 +11,7 @@ use super::{
 use freehold::{
     call::{Advice, RemapFlags},
     hugetlb::HugePageSize,
-    remote::AccessMode,
+    remote::{AccessMode, PinFlags},
     space::AddressSpace,
     uffd::ProtectMode,
 };
@@ -103,6 +103,19 @@ fn copy_can_install_a_protected_page() {
         uffd.write_protect(page(1), PAGE, ON).unwrap();
         store_waits(world, process, &uffd, page(1), 7);
         assert_eq!(process.load(cpu, page(1)), Ok(7u64));
+    });
+}
+
+/// The fault of a pin, or of a read by another process, installs a protected page that is not present.
+#[test]
+fn protected_missing_page_is_pinned_and_read() {
+    everywhere(|_, process, _| {
+        let uffd = registered(process, 2, WP, Features::WP_UNPOPULATED);
+        uffd.write_protect(BASE, 2 * PAGE, ON).unwrap();
+        let mut found = [1; 8];
+        assert_eq!(process.read_memory(page(0), &mut found, AccessMode::Plain), Ok(8));
+        assert_eq!(found, [0; 8]);
+        assert_eq!(process.pin_user_pages(page(1), 1, PinFlags::empty()).unwrap().len(), 1);
     });
 }
 
