@@ -15,14 +15,14 @@
 //!
 //! | the VMAs | the tree has afterwards | settled |
 //! | --- | --- | --- |
-//! | leave nothing behind: no page, no table that must be freed, no file and no anon_vma | a hole | not necessary |
+//! | leave nothing behind: no page, no table that must be freed, no file and no anon_vma; at most 1 GiB | a hole | not necessary |
 //! | are small and have no file | a closing reservation | inside the gate, except the flush if it interrupts other processors |
 //! | all others | a closing reservation | outside the gate |
 //!
 //! With the design `Exclusive`, everything is settled inside the gate.
 //!
-//! `munmap` (`call/munmap.rs`) calls `unmap_unclaimed`. `tests/munmap` and `ranges` (`shuttle_engine`) test
-//! it with all designs.
+//! munmap (`call/munmap.rs`) calls the two methods of `WriteGuard` here. `tests/munmap` and `ranges`
+//! (`shuttle_engine`) test it with all designs.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 use super::unmap::{Detached, Gathered, Unmapped, is_small};
@@ -38,6 +38,11 @@ use core::cell::RefCell;
 use freehold_pagetable::VaRange;
 use freehold_range::ClaimError;
 use freehold_vmspace::UserRange;
+
+/// Maximum size of a range whose page tables are read with the leaf latched. The range overlaps at most two
+/// tables of the second level, so the time for which the leaf is latched does not depend on the size of a
+/// mapping.
+const MAX_CHECKED_BYTES: u64 = 1 << 30;
 
 /// The result of [`WriteGuard::detach_or_claim`] if the VMAs were removed.
 pub(crate) struct DetachedUnclaimed<'s, P: Platform> {
@@ -165,6 +170,7 @@ impl<P: Platform> Gathered<'_, '_, P> {
         // Another task may map at these addresses at once, so no tree of the reverse map may have the VMAs.
         let unlinked = self.totals.files == 0 && self.list.iter().all(|vma| !vma.anon().is_some());
         let span = self.span();
-        unlinked && self.guard.space.vm.is_settled(span, is_small(span), || hole)
+        let checked = span.end() - span.start() <= MAX_CHECKED_BYTES;
+        unlinked && checked && self.guard.space.vm.is_settled(span, is_small(span), || hole)
     }
 }
