@@ -3,8 +3,8 @@
 //! Each mmap lock contains a [`VmaLocking`] and passes it to the functions in `read.rs` and `write.rs`. The
 //! values are set while the mmap lock is constructed and never change afterwards, so no lock guards them. The
 //! values of `FaultLock` are the designs that Linux has had, and the design of Freehold; tests and benchmarks
-//! compare these designs. A new value needs its code in `read.rs` and `write.rs`, and a set of tests in
-//! `tests/loom_vma/`.
+//! compare these designs. The code of a new value belongs in `read.rs` and `write.rs`, and its tests
+//! belong in `tests/loom_vma/`.
 
 use crate::atomic::const_unless_loom;
 use crate::counted::Counted;

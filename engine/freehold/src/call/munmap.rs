@@ -114,6 +114,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Unmaps `range` as a range writer if the address space prefers range writers, otherwise as the
     /// exclusive writer.
+    // `claim_or_exclusive_when` has the same steps, but moving its result costs 180 instructions.
     #[inline]
     fn unmap_by_range_writer(&self, range: &UnmapRange) -> Result<(), MunmapError> {
         let state = RangeWriterState::default();

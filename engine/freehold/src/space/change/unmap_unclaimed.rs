@@ -8,7 +8,7 @@
 //!   claim. The VMAs are detached after they have left the tree. A lookup that has found one of these VMAs
 //!   earlier sees that the VMA is write-locked, and looks again.
 //! - The step stores the closing reservation if anything is mapped. A small range is then zapped inside the
-//!   gate, so the gate need not be entered again.
+//!   gate, and one flush covers its pages and its page tables.
 //!
 //! The general way is needed for cut or sealed VMAs, and for VMAs that a userfaultfd watches: notices of a
 //! userfaultfd need memory. Code that runs with the leaf latched must not allocate, wait or call a driver.
