@@ -152,6 +152,21 @@ fn remove(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError>
     Ok(from < to)
 }
 
+/// Replaces the entries of a range by one entry with this value: with the leaf latched if the entries are
+/// whole and in one leaf, and with a claim otherwise.
+fn join(writer: &Writer<'_>, start: u64, end: u64, value: u64) -> Result<(), ClaimError> {
+    let change = || {
+        let (from, to) = writer.claimed_range();
+        writer.replace(from, to, &[entry(from, to, value)]);
+        Some(())
+    };
+    if writer.change_or_claim(start, end, change)?.is_none() {
+        change();
+        writer.publish(None);
+    }
+    Ok(())
+}
+
 fn has(map: &Map, entry: Entry) -> bool {
     let rcu = LoomHost::rcu_read();
     map.lookup(&rcu, entry.start) == Lookup::Found(entry)
@@ -302,6 +317,35 @@ fn an_entry_is_removed_without_a_claim_or_claimed() {
             other => panic!("{other:?}"),
         }
     });
+}
+
+/// One writer changes two entries with their leaf latched. Another writer claims one of the entries, or splits
+/// the leaf. If both writers change the entries, one change sees the result of the other.
+#[test]
+fn entries_are_changed_with_a_latched_leaf_during_another_change() {
+    let claim = |_: &Map, writer: &Writer<'_>| {
+        writer.claim(12, 18, false, false)?;
+        let (from, to) = writer.claimed_range();
+        writer.replace(from, to, &[entry(from, to, 8)]);
+        writer.publish(None);
+        Ok(())
+    };
+    let split = |_: &Map, writer: &Writer<'_>| {
+        split_leaf_at(writer, 20);
+        Ok(())
+    };
+    for other in [claim as fn(&Map, &Writer<'_>) -> Result<(), ClaimError>, split] {
+        model_bounded(1, move || {
+            let map = map_of([entry(0, 8, 1), entry(10, 20, 2), entry(20, 28, 3)]);
+            let done = run_concurrently(map.clone(), other, |_, writer| join(writer, 10, 28, 9));
+            let joined = has(&map, entry(10, 28, 9)) || has(&map, entry(10, 28, 8));
+            match done {
+                (Ok(()), Ok(())) => assert!(joined),
+                (Ok(()), Err(ClaimError::Contended)) => assert!(has(&map, entry(10, 20, 8))),
+                other => panic!("{other:?}"),
+            }
+        });
+    }
 }
 
 /// The leaf is full: one writer splits it while the other changes an entry of the same leaf.
@@ -590,6 +634,14 @@ fn an_entry_is_seen_while_others_of_its_leaf_move() {
 fn an_entry_is_seen_while_the_one_before_is_removed_without_a_claim() {
     model_bounded(1, || {
         next_in_map_during(filled(3), 20, nth(2), |_, writer| assert_eq!(remove(writer, 10, 18), Ok(true)));
+    });
+}
+
+#[test]
+fn an_entry_is_seen_while_those_before_are_joined_with_the_leaf_latched() {
+    model_bounded(BOUND, || {
+        let map = map_of([entry(0, 10, 1), entry(10, 18, 2), nth(2)]);
+        next_in_map_during(map, 18, nth(2), |_, writer| assert_eq!(join(writer, 0, 18, 9), Ok(())));
     });
 }
 

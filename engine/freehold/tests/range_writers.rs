@@ -95,6 +95,49 @@ fn munmap_that_finds_a_reader_locks_no_vma_without_a_claim() {
     });
 }
 
+/// mprotect of memory that was never touched changes the VMAs with a leaf of the tree latched. The call needs
+/// a claim if it may wait, flush or allocate: if a page is mapped, if a VMA has an anon_vma or a reader, or if
+/// this CPU has no free VMAs. Assertions of the machine and of the lock order check this.
+#[test]
+fn mprotect_with_a_latched_leaf_neither_waits_nor_flushes_nor_allocates() {
+    with_range_writers(|_, process, cpu| {
+        let protect = |prot| process.mprotect(AT + 2 * PAGE, PAGE, prot).unwrap();
+        let protect_and_back = || {
+            protect(R);
+            protect(RW);
+            assert_eq!(process.counts().map_count, 2);
+        };
+        anon(process, AT, 5);
+        protect_and_back();
+        // Each call needs two VMAs, and so uses up the free VMAs of this CPU several times.
+        let many = AT + 64 * PAGE;
+        anon(process, many, 401);
+        for number in (1..400).step_by(2) {
+            process.mprotect(many + number * PAGE, PAGE, R).unwrap();
+        }
+        process.munmap(many, 401 * PAGE).unwrap();
+        // Maps the page of zeroes, without an anon_vma.
+        assert_eq!(process.load(cpu, AT + 2 * PAGE), Ok(0u64));
+        protect(Prot::empty());
+        let error = process.load::<u64>(cpu, AT + 2 * PAGE);
+        assert_eq!(error, Err(FaultError::Segv { addr: AT + 2 * PAGE, code: SegvCode::Accerr }));
+        protect_and_back();
+        let reader = process.find_vma(AT).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(protect_and_back);
+            until(|| is_claimed(process, AT) || writer.is_finished());
+            drop(reader);
+            writer.join().unwrap();
+        });
+        process.store(cpu, AT + 2 * PAGE, 1u64).unwrap();
+        protect_and_back();
+        // Frees the page. The VMA keeps its anon_vma.
+        process.madvise(AT, 5 * PAGE, Advice::DontNeed).unwrap();
+        protect_and_back();
+        process.munmap(AT, 5 * PAGE).unwrap();
+    });
+}
+
 /// A VMA without pages is removed without a claim, and leaves the trees of the reverse map.
 #[test]
 fn unmapped_vma_without_pages_leaves_the_reverse_map() {

@@ -35,7 +35,7 @@ pub(crate) const FLUSHES: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// that lock.
 pub(crate) const READS: Banned = &[SpinLock, Cpu, Walk, Deferred];
 /// Contexts in which `with_cpu` is forbidden. Sections of `with_cpu` do not nest.
-pub(crate) const ALONE: Banned = &[SpinLock, Cpu, Walk, Deferred];
+pub(crate) const ALONE: Banned = &[Cpu, Walk, Deferred];
 /// Contexts in which taking a spin lock is forbidden.
 pub(crate) const SPINS: Banned = &[Cpu, Deferred];
 /// Contexts in which deferring a function is forbidden.

@@ -1,7 +1,7 @@
 //! The nodes that one structural change holds ([`BusyNodes`]), and the nodes that it has unlinked
 //! ([`DeadNodes`]).
 //!
-//! A change that may link, unlink or merge nodes latches each node here before it edits the node, and
+//! A change that may link, unlink or merge nodes holds each node here before it edits the node, and
 //! releases all nodes only when the change is complete. Changes of both kinds of writers use this type.
 //! Pairing C in the [module documentation](super) rests on the rule that all nodes are held before any is
 //! released. A change must not return or panic between its first edit and the release. Dead nodes are retired
@@ -40,17 +40,17 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
         Self { nodes: [MaybeUninit::uninit(); _], len: 0, dead: ptr::null_mut() }
     }
 
-    /// Latches the node unless this change already holds it.
-    pub(super) fn latch<H: Host>(&mut self, node: &'n Node<SLOTS>) {
+    /// Holds the node unless this change already holds it.
+    pub(super) fn hold<H: Host>(&mut self, node: &'n Node<SLOTS>) {
         if !self.contains(node) {
-            node.latch::<H>();
+            node.hold_alone::<H>();
             self.nodes[self.len].write(node);
             self.len += 1;
         }
     }
 
     fn contains(&self, node: &Node<SLOTS>) -> bool {
-        // SAFETY: the first `len` elements were written by `latch`.
+        // SAFETY: the first `len` elements were written by `hold`.
         self.nodes[..self.len].iter().any(|busy| ptr::eq(unsafe { busy.assume_init() }, node))
     }
 
@@ -79,7 +79,7 @@ impl<'n, const SLOTS: usize> BusyNodes<'n, SLOTS> {
     /// dead nodes.
     pub(super) fn release(self) -> DeadNodes<SLOTS> {
         for node in &self.nodes[..self.len] {
-            // SAFETY: the first `len` elements were written by `latch`. Dead nodes are retired only after
+            // SAFETY: the first `len` elements were written by `hold`. Dead nodes are retired only after
             // this loop.
             let node = unsafe { node.assume_init() };
             if !node.word().is_dead() {

@@ -16,14 +16,16 @@
 //! that had to restart too often takes the structure lock, but latches no leaf. Like any holder of the
 //! structure lock, the search then waits for latched leaves.
 //!
-//! * The *latch of a leaf* is the bit BUSY in the control word of the leaf. A writer takes it by a
-//!   compare-and-swap from a version.
+//! * The *latch of a leaf* is the bit LATCHED in the control word of the leaf. A writer takes it by a
+//!   compare-and-swap from a version. Readers ignore the latch until its owner sets BUSY, too, and changes
+//!   the leaf.
 //! * The *structure lock* exists once per map. Its holder may change inner nodes, link and unlink nodes, and
 //!   move the end of a leaf's last entry. So for the holder, inner nodes do not change, and leaves stay
-//!   linked where they are. The contents of a leaf do not change once the holder has also latched the leaf.
+//!   linked where they are. The holder sets BUSY in each leaf that it reads or changes, and first waits for
+//!   the latch to end. From then on the contents of the leaf do not change.
 //!
 //! The holder of the latch of one leaf waits for nothing. The holder of the structure lock may hold several
-//! leaf latches and wait for more. So there is no cycle of waiters.
+//! leaves and wait for the latches of more. So there is no cycle of waiters.
 //!
 //! # A change of one leaf
 //!
@@ -33,16 +35,16 @@
 //! instant. The writer then takes the latch by a compare-and-swap from the version that it has seen. Two
 //! rules make the facts of that instant hold until the latch is released:
 //!
-//! * A leaf is unlinked only while it is latched, and is BUSY and DEAD from then on.
-//! * A writer that moves the end of a leaf's last entry also latches the next leaf before it releases any
-//!   latch. The writer releases the next leaf with a new version.
+//! * A leaf is unlinked only while it is BUSY, and is BUSY and DEAD from then on.
+//! * A writer that moves the end of a leaf's last entry also holds the next leaf before it releases any
+//!   leaf. The writer releases the next leaf with a new version.
 //!
 //! These rules keep the leaf linked. Neither the addresses that belong to the leaf nor the gap in front of
 //! its first entry can change.
 //!
-//! Pairing D: `release` stores the version (release); `try_latch` exchanges it (acquire). Everything that the
-//! last holder did before the release, in the leaf or elsewhere, happens before everything that this holder
-//! does.
+//! Pairing D: `release` stores the version (release); `try_latch` and `hold_alone` exchange it (acquire).
+//! Everything that the last holder did before the release, in the leaf or elsewhere, happens before
+//! everything that this holder does.
 //!
 //! # Gaps
 //!
@@ -52,7 +54,7 @@
 //! yet. After a writer has made a gap, it checks the gap word in the node above while the leaf is still
 //! latched. If the word is large enough and the node is unchanged, the words of all nodes above are large
 //! enough too. Otherwise the writer raises the words under the structure lock. If a search finds a smaller
-//! gap than the word says, it lowers the word under the structure lock, with the leaf latched. So a writer
+//! gap than the word says, it lowers the word under the structure lock, while it holds the leaf. So a writer
 //! that makes a gap either sees the lowered word, or made the gap before the search computed the word.
 //!
 //! # Memory
@@ -141,6 +143,13 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
     pub fn around(&self, start: u64, end: u64) -> (Option<Entry>, Option<Entry>) {
         let span = self.write_set.span_of(start).borrow();
         (span.prev(start), span.next(end))
+    }
+
+    /// Returns true if `accept` returns true for each claimed entry. Considers only the first span. `accept`
+    /// must not use the write set.
+    #[inline]
+    pub fn all_claimed(&self, accept: impl FnMut(&Entry) -> bool) -> bool {
+        self.write_set.first.borrow().entries().iter().all(accept)
     }
 
     /// Returns the claimed range. If the write set has two spans, returns the range of the first span. If
@@ -241,6 +250,22 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         latched: LatchedLeaf<'_, H, SLOTS>,
         request: &ClaimRequest,
     ) -> Option<Result<(), ClaimError>> {
+        Some(self.scan_leaf(&latched, request)?.map(|found| {
+            if let Some(found) = found {
+                self.add_to_first_span(&latched, &found);
+                mark_claimed(&latched, &found);
+            }
+        }))
+    }
+
+    /// Searches a latched leaf for the entries of a request. Returns `Some(Ok(None))` if there is nothing to
+    /// claim. Returns `None` in the cases of [`claim_in_leaf`](Self::claim_in_leaf).
+    #[inline]
+    pub(super) fn scan_leaf(
+        &self,
+        latched: &LatchedLeaf<'_, H, SLOTS>,
+        request: &ClaimRequest,
+    ) -> Option<Result<Option<LeafEntries>, ClaimError>> {
         let path = &latched.path;
         if !path.covers(request.to) {
             return None;
@@ -258,23 +283,19 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         if let Err(no) = scan.add(path.leaf, from, request) {
             return Some(Err(no.note_waiter(path.leaf)));
         }
-        let Some((first, last)) = scan.slots else { return Some(Ok(())) };
+        let Some((first, last)) = scan.slots else { return Some(Ok(None)) };
         let extra_slots = scan.slots_for_cuts(request);
         if extra_slots > 0 && path.leaf.weight() + extra_slots > self.map.fan.max_slots() {
             return None;
         }
-        // Readers ignore marks. So the version needs to change only if slots are promised.
-        if extra_slots > 0 {
-            latched.changed();
-            path.leaf.set_promised(path.word.promised() + extra_slots);
-        }
+        Some(Ok(Some(LeafEntries { first, last, extra_slots })))
+    }
+
+    /// Copies entries of a latched leaf to the empty first span of the write set.
+    #[inline]
+    pub(super) fn add_to_first_span(&self, latched: &LatchedLeaf<'_, H, SLOTS>, found: &LeafEntries) {
         let mut span = self.write_set.first.borrow_mut();
-        for at in first..=last {
-            let extra_slots = if at == first { extra_slots } else { 0 };
-            span.add(path.leaf, at);
-            path.leaf.set_value(at, with_claim(path.leaf.datum(at), extra_slots));
-        }
-        Some(Ok(()))
+        (found.first..=found.last).for_each(|at| span.add(latched.path.leaf, at));
     }
 
     /// Makes any claim, under the structure lock.
@@ -411,6 +432,32 @@ impl ClaimRequest {
     pub(super) fn of(start: u64, end: u64, touching: bool, cuts: bool) -> Self {
         let margin = u64::from(touching);
         ClaimRequest { from: start.saturating_sub(margin), to: end.saturating_add(margin), start, end, cuts }
+    }
+}
+
+/// Adjacent entries of a latched leaf that a claim needs.
+pub(super) struct LeafEntries {
+    pub(super) first: usize,
+    pub(super) last: usize,
+    /// Number of entries that the cuts may add.
+    pub(super) extra_slots: usize,
+}
+
+/// Sets the marks of a claim in a latched leaf.
+#[inline]
+pub(super) fn mark_claimed<H: Host, const SLOTS: usize>(
+    latched: &LatchedLeaf<'_, H, SLOTS>,
+    found: &LeafEntries,
+) {
+    let leaf = latched.path.leaf;
+    // Readers ignore marks. So the version needs to change only if slots are promised.
+    if found.extra_slots > 0 {
+        latched.hold();
+        leaf.set_promised(leaf.word().promised() + found.extra_slots);
+    }
+    for at in found.first..=found.last {
+        let extra_slots = if at == found.first { found.extra_slots } else { 0 };
+        leaf.set_value(at, with_claim(leaf.datum(at), extra_slots));
     }
 }
 

@@ -37,7 +37,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     ) where
         'a: 'n,
     {
-        busy.latch::<H>(node);
+        busy.hold::<H>(node);
         let first = node.search(start);
         if node.word().is_leaf() {
             let gone = range_end(node, first, start, end) - first;
@@ -122,8 +122,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         if kept + moved > self.fan().max_merged() {
             return;
         }
-        busy.latch::<H>(left);
-        busy.latch::<H>(right);
+        busy.hold::<H>(left);
+        busy.hold::<H>(right);
         for from in 0..moved {
             left.set(kept + from, right.slot(from));
         }
@@ -148,7 +148,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             let link = root.child(0);
             // SAFETY: the slot in use links the child. Only this change unlinks it.
             let child = unsafe { &*link };
-            busy.latch::<H>(child);
+            busy.hold::<H>(child);
             for at in 0..child.count() {
                 root.set(at, child.slot(at));
             }

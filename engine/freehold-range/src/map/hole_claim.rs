@@ -103,7 +103,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
             Ok(neighbours) => neighbours,
             Err(no) => return Some(Err(no.note_waiter(leaf))),
         };
-        latched.changed();
+        latched.hold();
         self.add_to_span_of(&neighbours, |span| neighbours.claim(leaf, at, with, span));
         leaf.splice(at, 0, &[Slot::of(with)]);
         Some(Ok(()))

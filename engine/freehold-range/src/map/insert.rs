@@ -65,20 +65,20 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             let Step { node, lo, .. } = path.step(level);
             let right = self.split_node(busy, spares, node, at, &items[..len], policy);
             let parent = path.step(level + 1);
-            busy.latch::<H>(parent.node);
+            busy.hold::<H>(parent.node);
             parent.node.set_end(parent.at, node.last_end());
             parent.node.set_gap(parent.at, node.max_gap(lo));
             items[0] = self.slot_of(right, node.last_end());
             (len, at, level) = (1, parent.at + 1, level + 1);
         }
         let node = path.step(level).node;
-        busy.latch::<H>(node);
+        busy.hold::<H>(node);
         node.splice(at, 0, &items[..len]);
         for level in level..path.top {
             let (below, above) = (path.step(level), path.step(level + 1));
             let end = below.node.last_end();
             if above.node.end(above.at) != end {
-                busy.latch::<H>(above.node);
+                busy.hold::<H>(above.node);
                 above.node.set_end(above.at, end);
             }
             above.node.set_gap(above.at, below.node.max_gap(below.lo));
@@ -112,7 +112,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
         }
         node.set_count(count);
         node.set_level(path.top, root);
-        busy.latch::<H>(root);
+        busy.hold::<H>(root);
         root.splice(0, count, &[self.slot_of(link, 0)]);
         root.set_level(path.top + 1, root);
         root.set_promised(0);
@@ -149,7 +149,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             right.set(index - cut, with_new(node, at, items, index));
         }
         right.set_count(count + len - cut);
-        busy.latch::<H>(node);
+        busy.hold::<H>(node);
         // The slots before `cut` stay on the left. `cut` counts the new slots as inserted.
         let old = if cut <= at { cut } else { cut.saturating_sub(len).max(at) };
         node.splice(old, count - old, &[]);

@@ -40,8 +40,9 @@ impl<'n, const SLOTS: usize> LeafPath<'n, SLOTS> {
     }
 }
 
-/// A latched leaf. Dropping the value releases the latch, at the same version unless [`LatchedLeaf::changed`]
-/// was called.
+/// A latched leaf: no other writer changes it, and readers continue to read it. The owner calls
+/// [`hold`](LatchedLeaf::hold) before it changes the leaf. Dropping the value releases the latch, at the same
+/// version if the leaf was not held.
 pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
     pub(super) path: LeafPath<'n, SLOTS>,
     /// Set if this attempt conflicted with another writer here, and such conflicts have been frequent
@@ -52,9 +53,10 @@ pub(super) struct LatchedLeaf<'n, H: Host, const SLOTS: usize> {
 }
 
 impl<H: Host, const SLOTS: usize> LatchedLeaf<'_, H, SLOTS> {
-    /// Records that the leaf is about to be changed.
+    /// Keeps readers out until the latch is released, because the leaf is about to be changed.
     #[inline]
-    pub(super) fn changed(&self) {
+    pub(super) fn hold(&self) {
+        self.path.leaf.hold();
         self.changed.set(true);
     }
 }
@@ -127,7 +129,8 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
         let mut conflicted = false;
         loop {
-            let Some(path) = self.try_leaf_path(rcu, key) else {
+            let path = self.try_leaf_path(rcu, key);
+            let Some(path) = path.filter(|path| !path.word.is_latched()) else {
                 conflicted = true;
                 H::relax();
                 continue;
@@ -166,7 +169,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             node = unsafe { &*node.child(at) };
             level -= 1;
         }
-        busy.latch::<H>(node);
+        busy.hold::<H>(node);
         path.set(0, Step { node, at: node.search(key).min(node.count()), lo });
         path
     }
@@ -182,7 +185,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             let (below, above) = (path.step(level), path.step(level + 1));
             let end = below.node.last_end();
             if above.node.end(above.at) != end {
-                busy.latch::<H>(above.node);
+                busy.hold::<H>(above.node);
                 above.node.set_end(above.at, end);
             }
         }

@@ -31,11 +31,12 @@
 //!
 //! # The control word
 //!
-//! | state | BUSY | DEAD | may read | may write | the state ends with |
-//! | --- | --- | --- | --- | --- | --- |
-//! | stable | 0 | 0 | readers, writers | no thread, except that the writer or a search may write gap words | `hold`, or `try_latch` by a claim writer |
-//! | busy | 1 | 0 | its writer | its writer | `release`, which stores the next version; or `release_unchanged`, which keeps the version |
-//! | dead | 1 | 1 | writer | no thread | the free of the node, after a grace period |
+//! | state | LATCHED | BUSY | DEAD | may read | may write | the state ends with |
+//! | --- | --- | --- | --- | --- | --- | --- |
+//! | stable | 0 | 0 | 0 | readers, writers | no thread, except that the writer or a search may write gap words | `hold` by the exclusive writer, `hold_alone` under the structure lock, `try_latch` by a claim writer |
+//! | latched leaf | 1 | 0 | 0 | readers, its writer | its writer, only marks of entries | `hold`; or `release_unchanged`, which keeps the version |
+//! | busy | 0, or 1 in a latched leaf | 1 | 0 | its writer | its writer | `release`, which stores the next version |
+//! | dead | 0 | 1 | 1 | writer | no thread | the free of the node, after a grace period |
 //!
 //! The word also carries the level (0 for a leaf), the number of slots in use, the number of promised slots,
 //! and a version of 38 bits. So a reader learns all that it needs about a node from a single load. A single

@@ -2,11 +2,13 @@
 //!
 //! The [module documentation](super) has the states of the control word and explains the pairings A, B and C;
 //! [`claim_writer`](super::claim_writer) explains D. Each method says which of the pairings its accesses
-//! belong to, and the section comments say which threads may call it. To *hold* or to *latch* a node is to
-//! set BUSY. `hold` needs no atomic exchange, because only the exclusive writer calls it. If another writer
-//! holds the latch, `latch` waits and `try_latch` fails. A store to a slot of a reachable node that is not
-//! held breaks readers; only a store of a gap word is allowed. `tests/loom_map.rs` and `tests/loom_claims.rs`
-//! run this code under loom.
+//! belong to, and the section comments say which threads may call it. To *hold* a node is to set BUSY, which
+//! keeps readers and other writers out. To *latch* a leaf is to set LATCHED, which keeps only other writers
+//! out; the owner of the latch holds the leaf before it changes the slots. `hold` needs no atomic exchange,
+//! because its caller is the exclusive writer or owns the latch. If another writer has the node, `hold_alone`
+//! waits and `try_latch` fails. A store to a slot of a reachable node that is not held breaks readers. The
+//! exceptions are gap words, and the marks of an entry in a latched leaf. `tests/loom_map.rs` and
+//! `tests/loom_claims.rs` run this code under loom.
 
 #![expect(unsafe_code, reason = "the hottest loops skip the index checks")]
 
@@ -29,6 +31,7 @@ const _: () = assert!(usize::BITS == 64, "a start address does not fit into a po
 /// | 0 | BUSY |
 /// | 1 | DEAD |
 /// | 2..7 | the level |
+/// | 7 | LATCHED |
 /// | 8..16 | number of slots in use |
 /// | 16..22 | number of slots of a leaf that are promised to owners of claims |
 /// | 22..26 | number of recent conflicts (`CONFLICTS`) |
@@ -41,6 +44,7 @@ impl Word {
     const DEAD: u64 = 2;
     const LEVEL_SHIFT: u32 = 2;
     const LEVEL_MASK: u64 = 0x1f << Self::LEVEL_SHIFT;
+    const LATCHED: u64 = 1 << 7;
     const COUNT_SHIFT: u32 = 8;
     const COUNT_MASK: u64 = 0xff << Self::COUNT_SHIFT;
     /// Unit of the number of promised slots.
@@ -73,6 +77,11 @@ impl Word {
 
     pub(super) fn is_busy(self) -> bool {
         self.0 & Self::BUSY != 0
+    }
+
+    #[inline]
+    pub(super) fn is_latched(self) -> bool {
+        self.0 & Self::LATCHED != 0
     }
 
     /// Returns the number of promised slots.
@@ -324,26 +333,32 @@ impl<const SLOTS: usize> Node<SLOTS> {
         fence(Ordering::Release);
     }
 
-    /// Takes the latch if the control word is still `word`, which the caller has read. Acquire: pairing D, so
-    /// the values that the caller has read since then are still those of the node. The fence belongs to
-    /// pairing A.
+    /// Latches a leaf if its control word is still `word`, which the caller has read and which is not
+    /// latched. Acquire: pairing D, so the values that the caller has read since then are still those of the
+    /// leaf.
     #[inline]
     pub(super) fn try_latch(&self, word: Word) -> bool {
-        let busy = word.0 | Word::BUSY;
-        let held = self.word.compare_exchange(word.0, busy, Ordering::Acquire, Ordering::Relaxed).is_ok();
-        fence(Ordering::Release);
-        held
+        debug_assert!(!word.is_latched());
+        let latched = word.0 | Word::LATCHED;
+        self.word.compare_exchange(word.0, latched, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Takes the latch of a node. Spins while another writer holds the latch. The caller ensures that the
-    /// node stays linked during the call.
-    pub(super) fn latch<H: Host>(&self) {
-        while !self.begin().is_some_and(|word| self.try_latch(word)) {
+    /// Holds a node for the holder of the structure lock. Spins while another writer has latched the node.
+    /// The caller ensures that the node stays linked during the call. Acquire: pairing D. The fence belongs
+    /// to pairing A.
+    pub(super) fn hold_alone<H: Host>(&self) {
+        let try_hold = |word: Word| {
+            let busy = word.0 | Word::BUSY;
+            self.word.compare_exchange(word.0, busy, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
+        while !self.begin().is_some_and(|word| !word.is_latched() && try_hold(word)) {
             H::relax();
         }
+        fence(Ordering::Release);
     }
 
-    /// Releases the latch at the version at which it was taken: the node was not changed. Release: pairing D.
+    /// Ends the latch of a leaf that was not held, at the version at which it was latched. Release: pairing
+    /// D.
     #[inline]
     pub(super) fn release_unchanged(&self, word: Word) {
         self.word.store(word.0, Ordering::Release);
@@ -382,10 +397,11 @@ impl<const SLOTS: usize> Node<SLOTS> {
         get(&self.data, at).store(value, Ordering::Relaxed);
     }
 
-    /// Releases the node at the next version, so that readers can continue. Release: pairings B, C and D.
+    /// Releases the node, and its latch, at the next version, so that readers can continue. Release: pairings
+    /// B, C and D.
     #[inline]
     pub(super) fn release(&self) {
-        let mut next = Word((self.word().0 & !Word::BUSY).wrapping_add(Word::VERSION));
+        let mut next = Word((self.word().0 & !(Word::BUSY | Word::LATCHED)).wrapping_add(Word::VERSION));
         if next.0 & (Word::DECAY_PERIOD - Word::VERSION) == 0 {
             next = next.with_conflicts(next.conflicts() / 2);
         }

@@ -100,14 +100,14 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             behind += 1;
         }
         if span.is_changed() {
-            latched.changed();
+            latched.hold();
             leaf.open(at, behind - at, entries.len());
         }
         for (index, entry) in entries.iter().enumerate() {
             leaf.set(at + index, Slot::of(entry));
         }
         if promised > 0 {
-            latched.changed();
+            latched.hold();
             leaf.set_promised(leaf.word().promised() - promised);
         }
         if let Some((address, then)) = on_hole.take() {
@@ -170,7 +170,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
             let path = map.latched_path_to(&mut busy, key);
             // Addresses move from one leaf to another, so a reader on the path to either leaf must start
             // again.
-            (1..=path.top).for_each(|level| busy.latch::<H>(path.step(level).node));
+            (1..=path.top).for_each(|level| busy.hold::<H>(path.step(level).node));
             let Step { node, at, .. } = path.step(0);
             let (gone, slots) = self.claimed_slots(node, at, start, end);
             // An entry whose end belongs to this leaf is stored in this leaf if there is a slot. So the ends
@@ -221,7 +221,7 @@ impl<'a, H: Host, const SLOTS: usize> ClaimWriter<'a, H, SLOTS> {
         let mut level = 0;
         while level < path.top && path.step(level).node.count() == 0 {
             let Step { node, at, .. } = path.step(level + 1);
-            busy.latch::<H>(node);
+            busy.hold::<H>(node);
             let link = node.child(at);
             node.splice(at, 1, &[]);
             // SAFETY: the slot is cleared. The node is held and empty.

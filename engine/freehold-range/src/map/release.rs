@@ -78,7 +78,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         if above.is_some() && at + 1 == leaf.count() {
             return false;
         }
-        latched.changed();
+        latched.hold();
         self.release_slots(leaf, at, end, ReleaseScope::All);
         if let Some((address, then)) = on_hole.take() {
             call_with_hole(leaf, at, lo, address, then);

@@ -1,33 +1,34 @@
 //! Changes of one leaf that need no claim: the leaf is latched once, for the whole change.
 //!
-//! An insertion into a hole and the removal of whole entries are the most frequent changes. If one leaf has
-//! all entries that such a change reads, the latch of the leaf does the work of a claim. No other writer
-//! changes the leaf, and readers see the change as one step. The general way, for every other change, is a
-//! claim (`claim_writer.rs`, `hole_claim.rs`) and its end (`publish.rs`). The insertion changes nothing if it
-//! needs a claim; the removal then makes the claim under the same latch.
+//! An insertion into a hole, the removal of whole entries and a short change of a write set are the most
+//! frequent changes. If one leaf has all entries that such a change reads, the latch of the leaf does the
+//! work of a claim. No other writer changes the leaf, and readers see the change as one step. The general
+//! way, for every other change, is a claim (`claim_writer.rs`, `hole_claim.rs`) and its end (`publish.rs`).
+//! The insertion changes nothing if it needs a claim; the others then make the claim under the same latch.
 //!
 //! | condition | reason |
 //! | --- | --- |
 //! | the entries and both ends of the hole around them lie in the leaf | another leaf has another latch |
 //! | no entry is claimed; no entry is a reservation | it belongs to another writer |
 //! | the end of the leaf stays, except in the root | the nodes above keep the end, and change only under the structure lock |
-//! | an insertion finds a free slot that is not promised | a split needs the structure lock |
+//! | new entries find free slots that are not promised | a split needs the structure lock |
 //!
 //! The functions that callers pass run with the leaf latched. They return quickly and wait only for spin
-//! locks. Another change without a claim belongs here if it fulfils these conditions. `tests/claims/`
-//! compares the functions with a model, and `tests/loom_claims.rs` runs them concurrently with claims and
-//! readers.
+//! locks. Readers still read the leaf during these calls. Another change without a claim belongs here if it
+//! fulfils these conditions. `tests/claims/` compares the functions with a model, and `tests/loom_claims.rs`
+//! runs them concurrently with claims and readers.
 
 use core::num::NonZeroU64;
 
 use freehold_sync::Host;
 
 use super::claim::{ClaimError, MAX_CLAIM_ENTRIES, Mark, RESERVED};
-use super::claim_writer::{ClaimRequest, ClaimWriter};
+use super::claim_writer::{ClaimRequest, ClaimWriter, LeafEntries, mark_claimed};
 use super::entry::{Entry, assert_fits};
 use super::hole_claim::{Neighbours, fits_in_leaf};
 use super::leaf_path::{LatchedLeaf, LeafPath};
 use super::node::{Node, Slot};
+use super::write_set::WriteSetSpan;
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     /// Inserts an entry into the hole that contains its range, without claiming it. Returns true if the entry
@@ -64,7 +65,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         if neighbours.before.is_some() && joins(at - 1) || neighbours.behind.is_some() && joins(at) {
             return Ok(false);
         }
-        latched.changed();
+        latched.hold();
         leaf.splice(at, 0, &[Slot::of(with)]);
         Ok(true)
     }
@@ -111,6 +112,80 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         drop(rcu);
         claimed.unwrap_or_else(|| self.claim_across(&request)).map(|()| false)
     }
+
+    /// Claims entries like [`claim`](Self::claim) with cuts, and lets `change` change the write set at once,
+    /// with the leaf latched. If `change` returns a value, the write set is published in the same step, and
+    /// this value is returned. The claim then has neither begun nor ended for other writers. If `change`
+    /// returns `None`, it has changed nothing; the entries are then claimed, as they are if they lie in more
+    /// than one leaf.
+    ///
+    /// `change` must not call any other method of the map than those that use the write set. It may cut the
+    /// entries at `start` and `end`, and otherwise adds no entries. It keeps every address covered.
+    ///
+    /// # Errors
+    ///
+    /// See [`ClaimError`]. Nothing is claimed then, and the map is unchanged.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the range is empty. Also panics if `change` made a hole or added too many entries. The map
+    /// is unchanged then.
+    #[inline]
+    pub fn change_or_claim<T>(
+        &self,
+        start: u64,
+        end: u64,
+        change: impl FnOnce() -> Option<T>,
+    ) -> Result<Option<T>, ClaimError> {
+        assert!(start < end, "the changed range is empty");
+        debug_assert!(self.write_set.is_empty(), "the write set already holds a claim");
+        let request = ClaimRequest::of(start, end, true, true);
+        self.ensure_spares()?;
+        let rcu = H::rcu_read();
+        let latched = self.latch(&rcu, start);
+        let Some(scanned) = self.scan_leaf(&latched, &request) else {
+            drop(latched);
+            drop(rcu);
+            return self.claim_across(&request).map(|()| None);
+        };
+        let Some(found) = scanned? else { return Ok(None) };
+        self.add_to_first_span(&latched, &found);
+        let done = change();
+        match done {
+            Some(_) => {
+                let mut span = self.write_set.first.borrow_mut();
+                store_span(&latched, &found, &span);
+                span.clear();
+            }
+            None => mark_claimed(&latched, &found),
+        }
+        Ok(done)
+    }
+}
+
+/// Replaces entries of a latched leaf by those of the span, which covers the same addresses.
+#[inline]
+fn store_span<H: Host, const SLOTS: usize>(
+    latched: &LatchedLeaf<'_, H, SLOTS>,
+    found: &LeafEntries,
+    span: &WriteSetSpan,
+) {
+    if !span.is_changed() {
+        return;
+    }
+    let (leaf, entries) = (latched.path.leaf, span.entries());
+    let gone = found.last - found.first + 1;
+    debug_assert!(!span.has_hole(), "a change with a latched leaf made a hole");
+    let (from, to) = span.range();
+    let covers = entries.first().is_some_and(|first| first.start == from)
+        && entries.last().is_some_and(|last| last.end == to);
+    assert!(covers, "a change with a latched leaf moved an end of the claimed range");
+    assert!(entries.len() <= gone + found.extra_slots, "a change with a latched leaf added too many entries");
+    latched.hold();
+    leaf.open(found.first, gone, entries.len());
+    for (index, entry) in entries.iter().enumerate() {
+        leaf.set(found.first + index, Slot::of(entry));
+    }
 }
 
 /// Removes the entries in `[start, end)` from a latched leaf, if all of them lie inside the range and may be
@@ -139,11 +214,11 @@ fn remove_whole_entries<H: Host, const SLOTS: usize>(
     if let Some(value) = reserve(hole_start, hole_end) {
         assert!(value.get() & RESERVED != 0, "entries are replaced by an entry that is not a reservation");
         let reservation = Entry { start: leaf.start(at), end: leaf.end(behind - 1), value };
-        latched.changed();
+        latched.hold();
         leaf.splice(at, behind - at, &[Slot::of(&reservation)]);
         return Some(None);
     }
-    latched.changed();
+    latched.hold();
     leaf.open(at, behind - at, 0);
     let gap = hole_end - hole_start;
     let kept = above.is_none_or(|(node, word, slot)| node.datum(slot) >= gap && node.unchanged(word));

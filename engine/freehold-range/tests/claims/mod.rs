@@ -239,6 +239,59 @@ fn remove_or_claim(stage: &mut Stage<'_>, range: (u64, u64), variant: usize, one
 }
 
 #[test]
+fn changes_with_a_latched_leaf_agree_with_the_model() {
+    let changes = [Change::Nothing, Change::Cut, Change::Join, Change::Shift];
+    cases(|shape, range, number| {
+        let one_leaf = shape.cuts == 0 && shape.around == (0, 0) && shape.special.is_none();
+        let change = (number % 5 < 4).then(|| changes[number % 4]);
+        shape.act(|stage| change_or_claim(stage, range, change, one_leaf));
+    });
+}
+
+/// Changes the entries of a range in one step, or claims them if there is no change.
+fn change_or_claim(stage: &mut Stage<'_>, range: (u64, u64), change: Option<Change>, one_leaf: bool) {
+    let expected = stage.claim_of(range.0, range.1, true);
+    let writer = &stage.writer;
+    let result = writer.change_or_claim(range.0, range.1, || {
+        let (from, to) = writer.claimed_range();
+        let mut taken = Vec::new();
+        assert!(writer.all_claimed(|entry| {
+            taken.push(*entry);
+            true
+        }));
+        // Readers still read the latched leaf.
+        stage.find(taken[0]);
+        let change = match change? {
+            Change::Shift if taken.len() < 2 => Change::Join,
+            other => other,
+        };
+        let with = changed(change, &taken, range);
+        if !matches!(change, Change::Nothing) {
+            writer.replace(from, to, &with);
+        }
+        Some((from, to, with))
+    });
+    let taken = match (result, expected) {
+        (Ok(Some((from, to, with))), Ok(taken)) => {
+            assert!(!taken.is_empty(), "{range:?}: no entry was changed");
+            stage.put(from, to, &with);
+            return stage.check(&[]);
+        }
+        (Ok(None), Ok(taken)) => taken,
+        (result, expected) => {
+            assert_eq!(result.map(|_| ()), expected.map(|_| ()), "{range:?}");
+            return stage.check(&[]);
+        }
+    };
+    let is_cut = |it: &Item| it.entry.start < range.0 || range.1 < it.entry.end;
+    let is_simple = !taken.is_empty() && !taken.iter().any(is_cut);
+    assert!(change.is_none() || !(is_simple && one_leaf), "{range:?}: entries of one leaf were claimed");
+    stage.check(&taken.iter().map(|it| it.entry.start).collect::<Vec<_>>());
+    stage.writer.publish(None);
+    stage.check(&[]);
+}
+
+#[test]
 fn holes_are_claimed_in_addition_to_an_entry() {
     cases(|shape, range, number| {
         let own = number % stage::ENTRIES;

@@ -20,7 +20,8 @@ use std::num::NonZeroU64;
 use freehold_range::{
     CLAIMED, ClaimWriter, Entry, GapRequest, MARKS, PERMANENT, RESERVED, RangeMap, WriteSet,
 };
-use freehold_range::{ClaimError, Direction};
+use freehold_range::{ClaimError, Direction, Lookup};
+use freehold_sync::Host;
 use freehold_sync::testing::StdHost;
 
 use crate::support::model::entry;
@@ -200,6 +201,13 @@ impl Stage<'_> {
     /// Returns the entry that the other writer has claimed.
     pub fn taken(&self) -> Option<Entry> {
         self.items.iter().find(|it| it.kind == Kind::Taken).map(|it| it.entry)
+    }
+
+    /// Asserts that a lookup finds this entry at once.
+    #[track_caller]
+    pub fn find(&self, entry: Entry) {
+        let rcu = StdHost::rcu_read();
+        assert_eq!(self.map.try_lookup(&rcu, entry.start), Lookup::Found(entry));
     }
 
     /// Returns the expected hole that contains `address`.

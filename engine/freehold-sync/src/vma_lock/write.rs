@@ -16,7 +16,9 @@ impl VmaLock<'_> {
     /// right to lock the VMA, here and in the other functions that take no guard.
     #[inline]
     pub(crate) fn write_with<H: Host>(self, locking: &VmaLocking<H>) -> bool {
-        rank::will_wait::<H>(Rank::Vma);
+        if !self.is_locked() {
+            rank::will_wait::<H>(Rank::Vma);
+        }
         // An unkillable wait does not fail.
         self.write_by(locking, wait_unkillable::<H>).unwrap_or(true)
     }

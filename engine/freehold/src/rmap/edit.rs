@@ -11,7 +11,11 @@
 //! `lab/freehold-machine/tests/shuttle_files.rs`).
 
 use super::tree::{AnonPages, IMmap, RmapWriteGuard, root::RmapRoot};
-use crate::{file::Object, platform::Platform, vma::Vma};
+use crate::{
+    file::{Mapping, Object},
+    platform::Platform,
+    vma::Vma,
+};
 use freehold_vmspace::{PageIndex, UserRange};
 
 /// Maximum number of VMAs that are unlinked under one hold of the locks. A mapped library has fewer VMAs, so
@@ -32,16 +36,23 @@ impl<'e, P: Platform> RmapEdit<'e, P> {
     /// # Locks
     ///
     /// The file's i_mmap lock for writing, then the tree's lock for writing.
-    #[inline]
+    // Inlined, because moving an edit is slow and most edits of anonymous memory have no tree.
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn new(object: &'e Object<P>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
-        RmapEdit {
-            file: object.listed_by().map(|mapping| mapping.edit()),
-            pages: tree.map(|tree| tree.edit()),
+        match (object.listed_by(), tree) {
+            (None, None) => RmapEdit { file: None, pages: None },
+            (file, tree) => Self::lock(file.map(|file| &**file), tree),
         }
     }
 
+    /// Locks the trees.
+    #[inline(never)]
+    fn lock(file: Option<&'e Mapping<P>>, tree: Option<&'e RmapRoot<P, AnonPages>>) -> Self {
+        RmapEdit { file: file.map(|mapping| mapping.edit()), pages: tree.map(|tree| tree.edit()) }
+    }
+
     /// Locks the trees of `vma`, for changes of `vma` and of VMAs with the same object and tree.
-    #[inline]
+    #[cfg_attr(feature = "inline", inline(always))]
     pub fn of(vma: &'e Vma<P>) -> Self {
         Self::new(vma.object(), vma.tree())
     }

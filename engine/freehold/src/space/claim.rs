@@ -73,8 +73,8 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn with_write_range<E: From<Killed>>(
         &self,
         range: UserRange,
-        needs: impl FnOnce() -> LimitDemand,
-        change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
+        needs: impl Fn() -> LimitDemand,
+        mut change: impl FnMut(&WriteGuard<'_, P>) -> Result<(), E>,
     ) -> Result<(), E> {
         // This code repeats `try_write_exclusive`, so that the guard is not moved.
         if self.write_kind() != Write::RangesOnly
@@ -89,16 +89,26 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Implements the part of [`with_write_range`](Self::with_write_range) that runs if the task did not
-    /// become the exclusive writer at once.
+    /// become the exclusive writer at once. A range writer makes a simple change in the same step as its
+    /// claim ([`change_or_claim`](WriteGuard::change_or_claim)).
     #[inline(never)]
     fn with_range_claim<E: From<Killed>>(
         &self,
         range: UserRange,
-        needs: impl FnOnce() -> LimitDemand,
-        change: impl FnOnce(&WriteGuard<'_, P>) -> Result<(), E>,
+        needs: impl Fn() -> LimitDemand,
+        mut change: impl FnMut(&WriteGuard<'_, P>) -> Result<(), E>,
     ) -> Result<(), E> {
         let state = RangeWriterState::default();
-        let guard = self.claim_or_exclusive(&state, range, needs())?;
+        if !range.is_empty() && self.prefers_ranges() {
+            match self.try_claim(&state, needs, |guard| guard.change_or_claim(range, &mut change)) {
+                RangeClaim::Granted(_, Some(done)) => return done,
+                RangeClaim::Granted(guard, None) => return change(&guard),
+                RangeClaim::NeedsExclusive => {}
+                RangeClaim::Killed => return Err(Killed.into()),
+            }
+        }
+        let guard = self.write_exclusive_range(range)?;
+        self.count_exclusive();
         change(&guard)
     }
 
@@ -208,7 +218,7 @@ impl<P: Platform> AddressSpace<P> {
         &'s self,
         state: &'s RangeWriterState,
         needs: impl Fn() -> LimitDemand,
-        claim: impl Fn(&mut WriteGuard<'s, P>) -> Result<T, ClaimError>,
+        mut claim: impl FnMut(&mut WriteGuard<'s, P>) -> Result<T, ClaimError>,
     ) -> RangeClaim<'s, P, T> {
         for _ in 0..MAX_WAITS {
             let mut guard = match self.enter_range_writer(state, &needs) {

@@ -23,15 +23,17 @@
 #![expect(unsafe_code, reason = "claims in the tree of VMAs, and unlinks page tables")]
 
 use super::AddressSpace;
-use crate::{VirtAddr, features::RangeWriters, platform::Platform, space::state::counters::LimitReservation};
-use core::cell::Cell;
+use crate::{
+    VirtAddr, features::RangeWriters, platform::Platform, space::state::counters::LimitReservation, vma::Vma,
+};
+use core::{cell::Cell, ptr::null};
 use freehold_pagetable::{Format, Level, VaRange};
 use freehold_range::{ClaimWriter, WriteSet};
 use freehold_sync::{
-    MmapRangeWriteGuard,
+    MmapRangeWriteGuard, MmapWriteProof,
     atomic::{
         AtomicBool,
-        Ordering::{Acquire, Release},
+        Ordering::{Acquire, Relaxed, Release},
     },
 };
 use freehold_vmspace::{UserRange, VmGather};
@@ -56,6 +58,9 @@ pub(crate) struct RangeWriter<'s, P: Platform> {
     pub(super) state: &'s RangeWriterState,
     /// The right to move the break, if this writer has taken it.
     heap: Option<HeapLock<'s>>,
+    /// VMAs that are not in the write set any more, linked through `Vma::chain`. They are attached and
+    /// write-locked until the end of this writer.
+    discarded: Cell<*const Vma<P>>,
     _feature: RangeWriters,
     /// Dropped last: leaves the gate.
     pub(super) gate: MmapRangeWriteGuard<'s, P>,
@@ -102,7 +107,7 @@ impl<'s, P: Platform> RangeWriter<'s, P> {
         gate: MmapRangeWriteGuard<'s, P>,
         feature: RangeWriters,
     ) -> Self {
-        RangeWriter { space, map, state, heap: None, _feature: feature, gate }
+        RangeWriter { space, map, state, heap: None, discarded: Cell::new(null()), _feature: feature, gate }
     }
 }
 
@@ -123,10 +128,28 @@ impl<P: Platform> RangeWriter<'_, P> {
                 });
             }
         }
+        self.free_discarded();
         // The published mappings now agree with the break, so another task may use the break.
         self.heap = None;
         self.space.counters.release_limits(&self.state.reserved);
         self.space.notify_waiters(&self.map);
+    }
+
+    /// Frees a write-locked VMA at the end of this writer, when the VMA is not in the tree any more.
+    pub(super) fn discard(&self, vma: &Vma<P>) {
+        vma.chain().store(self.discarded.get().cast_mut(), Relaxed);
+        self.discarded.set(vma);
+    }
+
+    /// Detaches and frees the discarded VMAs.
+    #[inline]
+    fn free_discarded(&self) {
+        let mut at = self.discarded.replace(null());
+        // SAFETY: null, or a VMA that this writer has write-locked and that is still attached.
+        while let Some(vma) = unsafe { at.as_ref() } {
+            at = vma.chain().load(Relaxed);
+            self.space.detach_and_free(vma, &self.gate);
+        }
     }
 
     /// Returns true if nothing is claimed.
@@ -153,6 +176,15 @@ impl<P: Platform> RangeWriter<'_, P> {
 }
 
 impl<P: Platform> AddressSpace<P> {
+    /// Detaches and frees a VMA that has left the tree. The caller has write-locked it. Waits for readers
+    /// that have raised the VMA's count and have not yet seen that the VMA is write-locked.
+    #[inline]
+    pub(super) fn detach_and_free(&self, vma: &Vma<P>, right: &impl MmapWriteProof<P>) {
+        vma.lock().detach::<P>(right);
+        // SAFETY: the VMA was just detached, so no other task takes ownership.
+        drop(unsafe { self.engine.slab.own(vma) });
+    }
+
     /// Wakes the tasks that wait for the claim or closing reservation that has just ended.
     #[inline]
     fn notify_waiters(&self, map: &ClaimWriter<'_, P>) {

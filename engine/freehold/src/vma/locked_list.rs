@@ -136,8 +136,9 @@ impl<P: Platform> LockedVmas<'_, P> {
         self.first.set(vma);
     }
 
+    /// Removes a member from the list, and leaves it write-locked.
     #[inline]
-    fn take_out(&self, vma: &Vma<P>) {
+    pub fn take_out(&self, vma: &Vma<P>) {
         let (prev, next) = (vma.state.locked.prev.get(), vma.state.locked.next.get());
         // SAFETY: null or a member, because the neighbours of a member are members.
         match unsafe { prev.as_ref() } {

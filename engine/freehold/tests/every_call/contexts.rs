@@ -118,7 +118,7 @@ fn calls_are_restricted_under_other_spin_locks() {
         let _guard = lock.lock::<Machine>(Rank::Frames);
         call();
     });
-    assert_eq!(found, format!("{} heap", SHORT.replace("wake_all", "wake_all with_cpu")));
+    assert_eq!(found, format!("{SHORT} heap"));
 }
 
 #[test]

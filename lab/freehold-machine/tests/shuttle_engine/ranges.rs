@@ -218,7 +218,7 @@ fn beside(scene: &Scene, cpu: usize, file: &files::Opened, beside: Beside) -> Op
 
 #[test]
 fn every_pair_of_concurrent_changes() {
-    let kinds = CHANGES.len() * CHANGES.len() * PLACES.len() * BESIDE.len();
+    let kinds = CHANGES.len() * CHANGES.len() * PLACES.len() * BESIDE.len() * 2;
     // Under the checker, each schedule draws a pair of its own.
     let rounds = if CHECKED { 1 } else { kinds };
     explore_in(&DESIGNS, "pairs of concurrent changes", 400, move |locking| {
@@ -226,10 +226,14 @@ fn every_pair_of_concurrent_changes() {
             let drawn = seed() as usize % kinds;
             let pair = [drawn % CHANGES.len(), drawn / CHANGES.len() % CHANGES.len()];
             let rest = drawn / CHANGES.len() / CHANGES.len();
-            let (places, other) = (PLACES[rest % PLACES.len()], BESIDE[rest / PLACES.len()]);
+            let (places, rest) = (PLACES[rest % PLACES.len()], rest / PLACES.len());
+            let (other, touched) = (BESIDE[rest % BESIDE.len()], rest / BESIDE.len() == 0);
             let scene = Scene::new(locking);
             map(&scene.process, 0..PAGES, ANON);
-            scene.fill(0..PAGES / 2);
+            // Range writers change memory that was never touched in fewer steps.
+            if touched {
+                scene.fill(0..PAGES / 2);
+            }
             let file = files::file(&scene);
             let flags = MapFlags::SHARED | MapFlags::FIXED;
             let mapped = scene.process.mmap(page(FILE), 2 * PAGE, RW, flags, Some(&file), 0);
@@ -298,6 +302,38 @@ fn threads_map_and_unmap_a_page_concurrently() {
 #[test]
 fn threads_map_touch_and_unmap_a_page_concurrently() {
     map_and_unmap("two threads map, touch and unmap a page", true);
+}
+
+/// Two threads change the rights of two pages of one mapping and restore them, while a third thread reads
+/// other pages. No page was touched before, so each change may be made with a leaf of the tree latched. The
+/// VMAs finally merge into one.
+#[test]
+fn pages_of_a_mapping_are_protected_concurrently_with_reads() {
+    explore_in(&DESIGNS, "mprotect of two pages of a mapping, and reads", 200, |locking| {
+        let scene = Scene::new(locking);
+        map(&scene.process, 0..4, ANON);
+        thread::scope(|scope| {
+            let scene = &scene;
+            for number in [0, 2] {
+                scope.spawn(move || {
+                    for prot in [R, RW] {
+                        scene.process.mprotect(page(number), PAGE, prot).unwrap();
+                    }
+                });
+            }
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(2);
+                for number in [1, 3, 1] {
+                    assert_eq!(scene.process.load(&mut cpu, page(number)), Ok(0u64));
+                }
+            });
+        });
+        assert_eq!(scene.process.counts().map_count, 1);
+        scene.process.check();
+        scene.process.clear();
+        scene.assert_empty();
+        scene.end();
+    });
 }
 
 /// A thread unmaps two VMAs with a hole between them. A fault may use the second VMA at the same time; the

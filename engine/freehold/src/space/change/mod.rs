@@ -16,6 +16,7 @@
 
 pub(crate) mod anon;
 pub(crate) mod deferred_retire;
+mod latched;
 mod sections;
 pub(crate) mod split_merge;
 pub(crate) mod unmap;

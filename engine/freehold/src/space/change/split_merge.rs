@@ -255,13 +255,15 @@ impl<P: Platform> WriteGuard<'_, P> {
         right
     }
 
-    /// Frees a VMA that was merged into another one and is not in a tree any more.
-    #[expect(unsafe_code, reason = "takes ownership of what was just detached")]
+    /// Frees a VMA that was merged into another one and is not in the tree or the write set any more. A range
+    /// writer frees it after the write set is published, because the detachment may wait.
     fn discard(&self, vma: &Vma<P>) {
-        self.detach(vma);
         debug_assert!(!matches!(vma.object(), Object::Special(_)), "a VMA with hooks was merged away");
-        // SAFETY: the VMA was just detached under the write lock, so no other task takes ownership.
-        drop(unsafe { self.space.engine.slab.own(vma) });
+        self.locked.take_out(vma);
+        match self.range_writer() {
+            None => self.space.detach_and_free(vma, &self.right),
+            Some(writer) => writer.discard(vma),
+        }
     }
 
     /// Splits the huge pages of the write-locked `vma` that extend across an end of `part`, because a huge

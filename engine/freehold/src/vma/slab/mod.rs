@@ -122,6 +122,13 @@ impl<T: Item, H: Host> Slab<T, H> {
         }
     }
 
+    /// Returns true if the calling CPU caches at least `count` free objects. The result holds until the task
+    /// leaves the CPU or takes an object.
+    #[inline]
+    pub fn caches(&self, count: usize) -> bool {
+        self.caches.with(|cache| cache.len.load(Relaxed) >= count)
+    }
+
     /// Frees all free memory: the calling CPU's cache, and the chunks that are idle then. Every other CPU
     /// returns its cache when it frees an object the next time. The memory is released after a grace period.
     pub fn trim(&self) {
