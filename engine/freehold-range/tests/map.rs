@@ -91,6 +91,18 @@ fn cut_one<const SLOTS: usize>(size: u64, order: u64, from: u64, to: u64, pieces
     }
 }
 
+/// A cut visits only the nodes at the edges of the range. If it visited all nodes at the edges of unlinked
+/// subtrees, it would hold more nodes than it has room for.
+#[test]
+fn most_entries_of_a_deep_map_are_cut_out() {
+    const SIZE: u64 = 4_000;
+    for (from, to) in [(0, SIZE), (0, SIZE - 5), (5, SIZE), (400, SIZE - 1), (1, SIZE - 1)] {
+        let mut pair = Pair::<4>::new();
+        (0..SIZE).for_each(|at| pair.insert(at * 10, at * 10 + 8, at + 1));
+        pair.replace(from * 10, to * 10, &[]);
+    }
+}
+
 #[test]
 fn clear_leaves_an_empty_map_that_works() {
     for size in [0, 1, 4, 5, 60] {

@@ -46,18 +46,27 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         }
         let last = node.search(end - 1).min(node.count() - 1);
         let lo = if first == 0 { lo } else { node.end(first - 1) };
-        if first < last {
-            self.drop_children(node, first + 1, last);
+        // The children between the first and the last lie in the range. So do these two, if they contain no
+        // end of the range.
+        let (starts_outside, ends_outside) = (lo < start, end < node.end(last));
+        let (from, to) = (first + usize::from(starts_outside), last + usize::from(!ends_outside));
+        if from < to {
+            self.drop_children(node, from, to);
         }
-        let left = self.node_at(node, first);
-        self.cut_below(busy, left, lo, start, end);
-        if first < last {
-            let right = self.node_at(node, first + 1);
-            let lo = if left.count() == 0 { lo } else { left.last_end() };
-            self.cut_below(busy, right, lo, start, end);
-            self.update_child_slot(busy, node, first + 1, lo);
+        let edges = match first == last {
+            true => usize::from(starts_outside || ends_outside),
+            false => usize::from(starts_outside) + usize::from(ends_outside),
+        };
+        let lo_of = |at: usize| match at == first {
+            true => lo,
+            false => lo.max(self.node_at(node, first).last_end()),
+        };
+        for at in first..first + edges {
+            self.cut_below(busy, self.node_at(node, at), lo_of(at), start, end);
         }
-        self.update_child_slot(busy, node, first, lo);
+        for at in (first..first + edges).rev() {
+            self.update_child_slot(busy, node, at, lo_of(at));
+        }
         self.merge_if_sparse(busy, node, first + 1);
         self.merge_if_sparse(busy, node, first);
     }
