@@ -12,7 +12,7 @@
 
 use core::cell::Cell;
 
-use freehold_sync::{Host, Rank};
+use freehold_sync::{Host, Rank, rank};
 
 use super::RangeMap;
 use super::busy_nodes::BusyNodes;
@@ -68,6 +68,7 @@ impl<H: Host, const SLOTS: usize> Drop for LatchedLeaf<'_, H, SLOTS> {
             true => self.path.leaf.release(),
             false => self.path.leaf.release_unchanged(self.path.word),
         }
+        rank::released::<H>(Rank::VmaMap);
         H::spin_exit(Rank::VmaMap);
     }
 }
@@ -127,6 +128,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
     /// Returns the path to the first entry whose end lies above `key`, with its leaf latched.
     #[inline(always)]
     pub(super) fn latch<'n>(&'n self, rcu: &'n H::RcuGuard, key: u64) -> LatchedLeaf<'n, H, SLOTS> {
+        rank::will_wait::<H>(Rank::VmaMap);
         let mut conflicted = false;
         loop {
             let path = self.try_leaf_path(rcu, key);
@@ -139,6 +141,7 @@ impl<H: Host, const SLOTS: usize> RangeMap<H, SLOTS> {
             // preempted by a thread that spins for it.
             H::spin_enter(Rank::VmaMap);
             if path.leaf.try_latch(path.word) {
+                rank::acquired::<H>(Rank::VmaMap);
                 let contended = conflicted && path.leaf.count_conflict(self.fan);
                 let host = core::marker::PhantomData;
                 return LatchedLeaf { path, contended, changed: Cell::new(conflicted), host };

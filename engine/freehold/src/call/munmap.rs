@@ -85,9 +85,12 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn unmap_range(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
             && self.range_writers_unmap()
-            && let Some(guard) = self.try_write_exclusive(range.range())
+            && let Some(lock) = self.try_lock_exclusive()
         {
-            return guard.unmap_by_design_inline(range);
+            let guard = self.writer(lock);
+            if guard.clear_for_write(range.range()) {
+                return guard.unmap_by_design_inline(range);
+            }
         }
         self.unmap_concurrently(range, atomic)
     }

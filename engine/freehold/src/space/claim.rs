@@ -28,7 +28,7 @@ use crate::{
     vma::{Vma, flags::VmFlags, locked_list::LockedVmas, owned::OwnedVma},
 };
 use freehold_range::{ClaimError, Entry};
-use freehold_sync::{Killed, Rank, rank};
+use freehold_sync::{Killed, MmapWriteGuard, Rank, rank};
 use freehold_vmspace::{PageCount, UserRange};
 
 /// Number of conflicting claims that a task waits for before it becomes the exclusive writer. Bounds the
@@ -76,10 +76,7 @@ impl<P: Platform> AddressSpace<P> {
         needs: impl Fn() -> LimitDemand,
         mut change: impl FnMut(&WriteGuard<'_, P>) -> Result<(), E>,
     ) -> Result<(), E> {
-        // This code repeats `try_write_exclusive`, so that the guard is not moved.
-        if self.write_kind() != Write::RangesOnly
-            && let Some(lock) = self.mmap_lock.try_write_exclusive()
-        {
+        if let Some(lock) = self.try_lock_exclusive() {
             let guard = self.writer(lock);
             if range.is_empty() || guard.clear_for_write(range) {
                 return change(&guard);
@@ -204,12 +201,20 @@ impl<P: Platform> AddressSpace<P> {
     // Inlined, like every function that returns a guard: guards are large.
     #[cfg_attr(feature = "inline", inline(always))]
     pub(crate) fn try_write_exclusive(&self, range: UserRange) -> Option<WriteGuard<'_, P>> {
-        if self.write_kind() == Write::RangesOnly {
-            return None;
-        }
-        let guard = self.writer(self.mmap_lock.try_write_exclusive()?);
+        let guard = self.writer(self.try_lock_exclusive()?);
         let free = range.is_empty() || guard.clear_for_write(range);
         free.then_some(guard)
+    }
+
+    /// Performs the first step of [`try_write_exclusive`](Self::try_write_exclusive). The most frequent calls
+    /// construct the guard themselves, where they use it, because the processor stalls when it copies a value
+    /// that was just stored.
+    #[cfg_attr(feature = "inline", inline(always))]
+    pub(crate) fn try_lock_exclusive(&self) -> Option<MmapWriteGuard<'_, P>> {
+        match self.write_kind() {
+            Write::RangesOnly => None,
+            Write::Whole | Write::Ranges => self.mmap_lock.try_write_exclusive(),
+        }
     }
 
     /// Becomes a range writer that holds the claims that `claim` has made. Waits for conflicting claims a

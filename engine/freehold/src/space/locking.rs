@@ -180,7 +180,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     #[cfg_attr(feature = "inline", inline(always))]
-    pub(super) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
+    pub(crate) fn writer<'s>(&'s self, lock: MmapWriteGuard<'s, P>) -> WriteGuard<'s, P> {
         // SAFETY: the mmap lock is held for writing, so this is the only writer while the guard lives.
         let tree = RefCell::new(unsafe { self.tree.exclusive_writer() });
         WriteGuard { space: self, locked: LockedVmas::none(), right: WriteRight::Exclusive { tree, lock } }

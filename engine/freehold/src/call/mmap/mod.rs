@@ -130,10 +130,43 @@ impl<P: Platform> AddressSpace<P> {
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
         let fixed = request.fixed_range();
-        match self.try_write_exclusive(fixed.unwrap_or(UserRange::EMPTY)) {
-            Some(guard) => guard.map_and_populate_inline(request, None, reserving),
-            None => self.map_concurrently(request, fixed, reserving),
+        if let Some(lock) = self.try_lock_exclusive() {
+            let mut replaced = DeferredRetire::new();
+            let mapped = {
+                let guard = self.writer(lock);
+                let free = fixed.is_none_or(|range| guard.clear_for_write(range));
+                free.then(|| guard.map(request, None, reserving.as_ref(), &mut replaced))
+            };
+            if let Some(mapped) = mapped {
+                return self.finish_mapping(request, mapped, reserving, &mut replaced);
+            }
         }
+        self.map_concurrently(request, fixed, reserving)
+    }
+
+    /// Performs retire, without locks, and populates the mapping if requested. `mapped` is the result of
+    /// [`map`](WriteGuard::map). Returns the address.
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
+    fn finish_mapping(
+        &self,
+        request: &mut MmapRequest<P>,
+        mapped: Result<(UserRange, bool), MmapError>,
+        reserving: Option<Reserving<'_, P>>,
+        replaced: &mut DeferredRetire<'_, P>,
+    ) -> Result<u64, MmapError> {
+        // If the VMA was created, it now prevents seals on its file, so `writing` is no longer needed.
+        // `writing` is dropped here, because this task must not prevent seals while it waits in the code
+        // below, for example for the reader of a userfaultfd.
+        request.writing = None;
+        // The replaced mapping may have held the last reference to a file, so it is dropped without locks.
+        drop(reserving);
+        replaced.retire();
+        let (range, populate) = mapped?;
+        if populate {
+            // Errors are not reported: the mapping stays, and the next access reports the problem.
+            let _ = self.populate(range);
+        }
+        Ok(range.start())
     }
 
     /// Creates the mapping while other writers may be active. Private anonymous memory that merges with no
@@ -280,39 +313,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         placed: Option<u64>,
         reserving: Option<Reserving<'_, P>>,
     ) -> Result<u64, MmapError> {
-        self.map_and_populate_inline(request, placed, reserving)
-    }
-
-    /// Implements `map_and_populate` as an inline function, because moving a guard is expensive. Unoptimised
-    /// builds do not inline the function: without optimisation, the stack use of inlined functions adds up.
-    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    fn map_and_populate_inline(
-        self,
-        request: &mut MmapRequest<P>,
-        placed: Option<u64>,
-        reserving: Option<Reserving<'_, P>>,
-    ) -> Result<u64, MmapError> {
         let space = self.space;
         let mut replaced = DeferredRetire::new();
-        let mapped = {
-            // The guard is dropped at the end of this block without another move.
-            let guard = self;
-            let mapped = guard.map(request, placed, reserving.as_ref(), &mut replaced);
-            // If the VMA was created, it now prevents seals on its file, so `writing` is no longer needed.
-            // `writing` is dropped here, because this task must not prevent seals while it waits in the code
-            // below, for example for the reader of a userfaultfd.
-            request.writing = None;
-            mapped
-        };
-        // The replaced mapping may have held the last reference to a file, so it is dropped without locks.
-        drop(reserving);
-        replaced.retire();
-        let (range, populate) = mapped?;
-        if populate {
-            // Errors are not reported: the mapping stays, and the next access reports the problem.
-            let _ = space.populate(range);
-        }
-        Ok(range.start())
+        let mapped = self.map(request, placed, reserving.as_ref(), &mut replaced);
+        drop(self);
+        space.finish_mapping(request, mapped, reserving, &mut replaced)
     }
 
     /// Performs prepare, commit and settle. `placed` is the address if it is already chosen. Returns the
