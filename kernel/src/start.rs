@@ -143,6 +143,7 @@ fn run_first(mut strings: Strings) {
         Err(error) => panic!("cannot run the first program {}: {error:?}", name(&path)),
     };
     let process = Process::new(process::new_tid(), None, Default::default());
+    let process = process.expect("memory for a process");
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
     for _ in 0..3 {
         process.files.add(console.clone(), 0, false).expect("room for a descriptor");

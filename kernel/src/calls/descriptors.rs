@@ -160,33 +160,43 @@ fn dup(frame: &mut Frame) -> Answer {
 fn dup2(frame: &mut Frame) -> Answer {
     let [from, to, ..] = frame.args();
     let open = file(from)?;
-    if from != to {
+    if from as u32 != to as u32 {
         current().process().files.put(open, to, false)?;
     }
-    Ok(to)
+    Ok((to as u32).into())
 }
 
 fn dup3(frame: &mut Frame) -> Answer {
     let [from, to, flags, ..] = frame.args();
-    if from == to || flags & !u64::from(O_CLOEXEC) != 0 {
+    if from as u32 == to as u32 || flags & !u64::from(O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
     current().process().files.put(file(from)?, to, flags != 0)?;
-    Ok(to)
+    Ok((to as u32).into())
 }
 
-/// The flag is accepted, but a table that processes share is not copied.
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
+/// Performs close_range. All threads of a process share one table, so a thread cannot get a table of its own:
+/// CLOSE_RANGE_UNSHARE fails with EINVAL in a process that has several threads.
 fn close_range(frame: &mut Frame) -> Answer {
     let [first, last, flags, ..] = frame.args();
-    let (first, last) = (first as u32, last as u32);
-    if first > last || flags as u32 & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
+    let (first, last, flags) = (first as u32 as usize, last as u32 as usize, flags as u32);
+    if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL);
     }
-    let at_exec = flags as u32 & CLOSE_RANGE_CLOEXEC != 0;
-    current().process().files.close_range(first as usize, last as usize, at_exec);
+    let process = current().process();
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        if process.threads.lock().len() > 1 {
+            return Err(Errno::EINVAL);
+        }
+        process.files.unshare()?;
+    }
+    match flags & CLOSE_RANGE_CLOEXEC {
+        0 => process.files.close_range(first, last),
+        _ => process.files.mark_range(first, last),
+    }
     Ok(0)
 }
 

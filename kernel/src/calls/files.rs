@@ -233,17 +233,22 @@ fn chdir(frame: &mut Frame) -> Answer {
     enter(find(HERE, path, true)?)
 }
 
+/// Maximum size of the entries that one call of getdents64 returns, in bytes.
+const MAX_RECORDS: u64 = 1 << 16;
+
 fn getdents64(frame: &mut Frame) -> Answer {
     let [descriptor, out, room, ..] = frame.args();
     let open = current().process().files.get(descriptor)?;
     let _moving = open.hold_position()?;
+    // A longer buffer is not filled, so that the kernel needs little memory.
+    let room = room.min(MAX_RECORDS) as usize;
     let (mut records, mut position) = (Vec::new(), open.position());
     open.file.entries(position, &mut |entry| {
         let bytes = (19 + entry.name.len() + 1).next_multiple_of(8);
-        if records.len() + bytes > room as usize {
+        if records.len() + bytes > room {
             return false;
         }
-        position += 1;
+        position = entry.next;
         records.extend_from_slice(&entry.inode.to_ne_bytes());
         records.extend_from_slice(&position.to_ne_bytes());
         records.extend_from_slice(&(bytes as u16).to_ne_bytes());

@@ -147,6 +147,8 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     // As on Linux, a failure beyond this point kills the calling program.
     let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
+    let unshared = current().process().files.unshare();
+    unshared.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     let name = tree::path_of(&node);
     let before = current().process().exe.lock().replace(node);
     drop(before);
@@ -171,7 +173,6 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     *process.space.lock() = Some(space.clone());
     drop(thread.set_space(Some(space)));
     wait::wake(process.vfork_key(), usize::MAX);
-    process.files.unshare();
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     process.is_dumpable.store(1, Relaxed);

@@ -71,6 +71,8 @@ pub struct Stat {
 /// An entry of a directory.
 pub struct Entry {
     pub inode: u64,
+    /// The position in the directory after this entry.
+    pub next: u64,
     pub name: Vec<u8>,
     /// The type, as in `d_type`.
     pub kind: u8,
@@ -115,7 +117,7 @@ pub trait File: Send + Sync {
         None
     }
 
-    /// Passes the entries of a directory to `f`, beginning with number `from`, until `f` returns false.
+    /// Passes the entries of a directory to `f`, beginning at position `from`, until `f` returns false.
     fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
         let _ = (from, f);
         Err(errno::ENOTDIR)

@@ -4,7 +4,7 @@
 //! The engine holds the contents of a regular file in a `Mapping`: read, write and mmap use the same pages.
 //! `Open` calls `write` with the lock of the contents held ([`File::changing`]). No page fault takes that
 //! lock, because the program's buffer may be a mapping of the same file. A position in a directory is the
-//! number of an entry: first `.` and `..`, then the names in order. The programs `files.c` and `names.c` of
+//! number of an entry: first `.` and `..`, then the names in order. A [`Listing`] chooses its positions. The programs `files.c` and `names.c` of
 //! the tests check contents, holes and directories.
 
 use crate::errno;
@@ -19,6 +19,9 @@ use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Mapping;
 use freehold::{PAGE_SIZE, PageIndex};
+
+/// Number of entries before the names of a directory: `.` and `..`.
+const DOTS: u64 = 2;
 
 /// An open node.
 pub struct NodeFile(Arc<Node>);
@@ -83,21 +86,35 @@ impl File for NodeFile {
     fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
         let up = self.0.parent.lock().upgrade().map_or(self.0.inode, |parent| parent.inode);
         let dots = [(self.0.inode, &b"."[..]), (up, b"..")];
-        let entry = |inode, name: &[u8], kind| Entry { inode, name: name.to_vec(), kind };
-        let mut all: Vec<Entry> = dots.iter().map(|(inode, name)| entry(*inode, name, 4)).collect();
+        let entry = |inode, next, name: &[u8], kind| Entry { inode, next, name: name.to_vec(), kind };
+        let mut all: Vec<Entry> =
+            (1..).zip(dots).map(|(next, (inode, name))| entry(inode, next, name, 4)).collect();
         match &self.0.kind {
             Kind::Directory(entries) => {
-                for (name, node) in entries.lock().iter() {
-                    all.push(entry(node.inode, name, (node.mode.load(Relaxed) >> 12) as u8));
+                for (next, (name, node)) in (DOTS + 1..).zip(entries.lock().iter()) {
+                    all.push(entry(node.inode, next, name, (node.mode.load(Relaxed) >> 12) as u8));
                 }
             }
-            Kind::Listing(listing) => {
-                let names = listing.names();
-                all.extend(names.iter().map(|(name, kind)| entry(self.0.inode + 1, name, *kind)));
-            }
+            Kind::Listing(_) => {}
             _ => return Err(errno::ENOTDIR),
         }
-        let _ = all.iter().skip(from as usize).all(f);
+        let goes_on = all.iter().skip(from as usize).all(&mut *f);
+        if let Kind::Listing(listing) = &self.0.kind
+            && goes_on
+        {
+            let mut at = from.saturating_sub(DOTS);
+            loop {
+                let names = listing.names(at);
+                let Some(last) = names.last() else { break };
+                at = last.next;
+                let all = names
+                    .iter()
+                    .all(|listed| f(&entry(self.0.inode + 1, DOTS + listed.next, &listed.name, listed.kind)));
+                if !all {
+                    break;
+                }
+            }
+        }
         Ok(())
     }
 

@@ -1,10 +1,17 @@
 //! The table of descriptors of a process: open files by number, the flag FD_CLOEXEC, and the limit.
 //! `files/open.rs` has the open files, and `calls/descriptors.rs` has most of the calls.
 //!
+//! The table consists of blocks of 64 descriptors, and a block in which no descriptor is in use has no
+//! memory. A new descriptor may need memory and then fails with ENOMEM; closing never needs memory.
+//!
 //! A spin lock guards the table. A file is closed after the lock is released, because closing may free memory
-//! and wake threads. The program `processes.c` of the tests checks sharing and FD_CLOEXEC.
+//! and wake threads. A program chooses the number of descriptors, so functions that visit all of them release
+//! the lock at preemption points. A copy of a table with more than [`VISITED_AT_ONCE`] descriptors therefore
+//! consists of parts that are copied one after another. The program `descriptors.c` of the tests checks the
+//! table.
 
 use crate::arch::lock::SpinLock;
+use crate::arch::preempt::preempt_point;
 use crate::errno;
 use crate::files::open::Open;
 use alloc::sync::Arc;
@@ -12,20 +19,148 @@ use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
 
-/// Maximum number of descriptors of a process.
-pub const MAX_OPEN: usize = 4096;
+/// Number of descriptors of a block: one for each bit of a word.
+const BLOCK: usize = u64::BITS as usize;
+/// Number of descriptors that a function copies or marks before it releases the lock.
+const VISITED_AT_ONCE: usize = 4096;
 
-/// A descriptor in use.
-#[derive(Clone)]
-struct Slot {
-    /// The open file, which several descriptors may share.
-    open: Arc<Open>,
-    /// The flag FD_CLOEXEC.
-    close_on_exec: bool,
+/// The descriptors whose numbers differ only in the lowest six bits.
+#[derive(Default)]
+struct Block {
+    /// The open files, which several descriptors may share. Empty if no descriptor is in use.
+    open: Vec<Option<Arc<Open>>>,
+    /// The descriptors in use, one bit each.
+    used: u64,
+    /// The descriptors with the flag FD_CLOEXEC, one bit each. A subset of `used`.
+    close_on_exec: u64,
+}
+
+impl Block {
+    /// Returns a block with the same files and flags.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    fn copy(&self) -> Result<Block, Errno> {
+        let mut open = Vec::new();
+        open.try_reserve_exact(self.open.len()).map_err(|_| Errno::ENOMEM)?;
+        open.extend_from_slice(&self.open);
+        Ok(Block { open, used: self.used, close_on_exec: self.close_on_exec })
+    }
+}
+
+/// The descriptors by number.
+#[derive(Default)]
+struct Blocks {
+    blocks: Vec<Block>,
+    /// Number of blocks at the start in which no number is free.
+    full: usize,
+}
+
+/// Returns the block of a number, and its bit in the words of the block.
+fn place(number: usize) -> (usize, u64) {
+    (number / BLOCK, 1 << (number % BLOCK))
+}
+
+impl Blocks {
+    /// Returns the block of a descriptor in use.
+    fn of(&mut self, number: usize) -> Option<&mut Block> {
+        let (at, bit) = place(number);
+        self.blocks.get_mut(at).filter(|block| block.used & bit != 0)
+    }
+
+    /// Returns the lowest free number that is at least `from`.
+    fn lowest_free(&self, from: usize) -> usize {
+        let first = from.max(self.full * BLOCK);
+        let mut mask = u64::MAX << (first % BLOCK);
+        for (at, block) in self.blocks.iter().enumerate().skip(first / BLOCK) {
+            let free = !block.used & mask;
+            if free != 0 {
+                return at * BLOCK + free.trailing_zeros() as usize;
+            }
+            mask = u64::MAX;
+        }
+        first.max(self.blocks.len() * BLOCK)
+    }
+
+    /// Returns the lowest number in use that is at least `from`. With `marked`, returns the lowest such
+    /// number with the flag FD_CLOEXEC.
+    fn lowest_used(&self, from: usize, marked: bool) -> Option<usize> {
+        let mut mask = u64::MAX << (from % BLOCK);
+        for (at, block) in self.blocks.iter().enumerate().skip(from / BLOCK) {
+            let used = if marked { block.close_on_exec } else { block.used } & mask;
+            if used != 0 {
+                return Some(at * BLOCK + used.trailing_zeros() as usize);
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Assigns the file this number. Returns the file that had the number.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM. The table is then unchanged.
+    fn set(&mut self, number: usize, open: Arc<Open>, marked: bool) -> Result<Option<Arc<Open>>, Errno> {
+        let (at, bit) = place(number);
+        if self.blocks.len() <= at {
+            self.blocks.try_reserve(at + 1 - self.blocks.len()).map_err(|_| Errno::ENOMEM)?;
+            self.blocks.resize_with(at + 1, Block::default);
+        }
+        let block = &mut self.blocks[at];
+        if block.open.is_empty() {
+            block.open.try_reserve_exact(BLOCK).map_err(|_| Errno::ENOMEM)?;
+            block.open.resize(BLOCK, None);
+        }
+        block.used |= bit;
+        block.close_on_exec = block.close_on_exec & !bit | if marked { bit } else { 0 };
+        let before = block.open[number % BLOCK].replace(open);
+        while self.blocks.get(self.full).is_some_and(|block| block.used == u64::MAX) {
+            self.full += 1;
+        }
+        Ok(before)
+    }
+
+    /// Removes a descriptor and returns its file.
+    fn take(&mut self, number: usize) -> Option<Arc<Open>> {
+        let (at, bit) = place(number);
+        let block = self.of(number)?;
+        block.used &= !bit;
+        block.close_on_exec &= !bit;
+        let open = block.open[number % BLOCK].take();
+        if block.used == 0 {
+            block.open = Vec::new();
+        }
+        self.full = self.full.min(at);
+        open
+    }
 }
 
 /// Descriptors by number, under the spin lock that guards them.
-type Slots = SpinLock<Vec<Option<Slot>>>;
+type Slots = SpinLock<Blocks>;
+
+/// Returns a copy of a table, in which each number has the same file and the same flag.
+///
+/// # Errors
+///
+/// ENOMEM.
+fn copy_of(slots: &Slots) -> Result<Blocks, Errno> {
+    let mut copy = Blocks::default();
+    loop {
+        let table = slots.lock();
+        let rest = table.blocks.get(copy.blocks.len()..).unwrap_or_default();
+        if rest.is_empty() {
+            return Ok(copy);
+        }
+        for block in rest.iter().take(VISITED_AT_ONCE / BLOCK) {
+            copy.blocks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            copy.blocks.push(block.copy()?);
+        }
+        drop(table);
+        preempt_point();
+    }
+}
 
 /// The descriptors of a process. Processes made with CLONE_FILES share the descriptors, but not the limit.
 pub struct FileTable {
@@ -37,27 +172,36 @@ pub struct FileTable {
 }
 
 impl FileTable {
-    /// Returns an empty table.
+    /// Returns an empty table without a limit. The caller sets the limit of the process.
     pub fn new() -> Self {
-        FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(MAX_OPEN) }
+        FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(usize::MAX) }
     }
 
     /// Returns the table of a new process, which has the same files under the same numbers. With `share`
     /// (CLONE_FILES), both processes use the same descriptors.
-    pub fn fork(&self, share: bool) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    pub fn fork(&self, share: bool) -> Result<Self, Errno> {
         let slots = self.slots();
-        let slots = if share { slots } else { Arc::new(SpinLock::new(slots.lock().clone())) };
-        FileTable { slots: SpinLock::new(slots), limit: AtomicUsize::new(self.limit()) }
+        let slots = if share { slots } else { Arc::new(SpinLock::new(copy_of(&slots)?)) };
+        Ok(FileTable { slots: SpinLock::new(slots), limit: AtomicUsize::new(self.limit()) })
     }
 
     /// Gives the process a table of its own, so that changes of its descriptors affect no other process.
-    pub fn unshare(&self) {
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM. The process then still shares its table.
+    pub fn unshare(&self) -> Result<(), Errno> {
         if Arc::strong_count(&self.slots.lock()) == 1 {
-            return;
+            return Ok(());
         }
-        let own = self.fork(false).slots();
+        let own = Arc::new(SpinLock::new(copy_of(&self.slots())?));
         let before = core::mem::replace(&mut *self.slots.lock(), own);
         drop(before);
+        Ok(())
     }
 
     /// Returns the process's limit on descriptors.
@@ -67,12 +211,12 @@ impl FileTable {
 
     /// Returns the size of the table as Linux would report it: 64, or a larger power of two.
     pub fn room(&self) -> usize {
-        self.slots().lock().len().next_power_of_two().max(64)
+        (self.slots().lock().blocks.len() * BLOCK).next_power_of_two().max(64)
     }
 
-    /// Applies a change of RLIMIT_NOFILE, up to [`MAX_OPEN`].
+    /// Applies a change of RLIMIT_NOFILE. `Limits::set` bounds this limit.
     pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit.min(MAX_OPEN as u64) as usize, Relaxed);
+        self.limit.store(limit as usize, Relaxed);
     }
 
     /// Returns the descriptors, which another process may share.
@@ -86,26 +230,25 @@ impl FileTable {
     ///
     /// EBADF if the descriptor is not in use.
     pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
-        let slots = self.slots();
-        let table = slots.lock();
-        let slot = table.get(number as u32 as usize).and_then(Option::as_ref);
-        slot.map(|slot| slot.open.clone()).ok_or(Errno::EBADF)
+        let (slots, number) = (self.slots(), number as u32 as usize);
+        let mut table = slots.lock();
+        let open = table.of(number).and_then(|block| block.open[number % BLOCK].clone());
+        open.ok_or(Errno::EBADF)
     }
 
     /// Assigns the file the lowest free number that is at least `from`.
     ///
     /// # Errors
     ///
-    /// EMFILE if no number below the limit is free.
+    /// EMFILE if no number below the limit is free; ENOMEM.
     pub fn add(&self, open: Arc<Open>, from: usize, close_on_exec: bool) -> Result<u64, Errno> {
-        let most = self.limit();
         let slots = self.slots();
         let mut table = slots.lock();
-        let number = (from..most).find(|n| table.get(*n).is_none_or(Option::is_none)).ok_or(errno::EMFILE)?;
-        if table.len() <= number {
-            table.resize(number + 1, None);
+        let number = table.lowest_free(from);
+        if number >= self.limit() {
+            return Err(errno::EMFILE);
         }
-        table[number] = Some(Slot { open, close_on_exec });
+        table.set(number, open, close_on_exec)?;
         Ok(number as u64)
     }
 
@@ -113,16 +256,15 @@ impl FileTable {
     ///
     /// # Errors
     ///
-    /// EBADF if the number is not below the limit.
+    /// EBADF if the number is not below the limit; ENOMEM.
     pub fn put(&self, open: Arc<Open>, number: u64, close_on_exec: bool) -> Result<(), Errno> {
-        let number =
-            usize::try_from(number).ok().filter(|number| *number < self.limit()).ok_or(Errno::EBADF)?;
+        let number = number as u32 as usize;
+        if number >= self.limit() {
+            return Err(Errno::EBADF);
+        }
         let slots = self.slots();
         let mut table = slots.lock();
-        if table.len() <= number {
-            table.resize(number + 1, None);
-        }
-        let before = table[number].replace(Slot { open, close_on_exec });
+        let before = table.set(number, open, close_on_exec)?;
         drop(table);
         drop(before);
         Ok(())
@@ -134,29 +276,42 @@ impl FileTable {
     ///
     /// EBADF if the descriptor is not in use.
     pub fn close(&self, number: u64) -> Result<(), Errno> {
-        let slots = self.slots();
-        let mut table = slots.lock();
-        let gone = table.get_mut(number as u32 as usize).and_then(Option::take);
-        drop(table);
+        let gone = self.slots().lock().take(number as u32 as usize);
         gone.map(drop).ok_or(Errno::EBADF)
     }
 
-    /// Returns the numbers in use.
-    pub fn numbers(&self) -> Vec<u64> {
+    /// Returns up to `count` of the numbers in use that are at least `from`, lowest first.
+    pub fn numbers(&self, from: usize, count: usize) -> Vec<usize> {
         let slots = self.slots();
         let table = slots.lock();
-        table.iter().enumerate().filter(|(_, slot)| slot.is_some()).map(|(n, _)| n as u64).collect()
+        let next = |number: &usize| table.lowest_used(number + 1, false);
+        core::iter::successors(table.lowest_used(from, false), next).take(count).collect()
     }
 
-    /// Closes the descriptors from `first` to `last`, or with `at_exec` marks them to be closed at exec.
-    pub fn close_range(&self, first: usize, last: usize, at_exec: bool) {
-        let mut gone = Vec::new();
-        let last = last.saturating_add(1);
-        for slot in self.slots().lock().iter_mut().take(last).skip(first) {
-            match slot {
-                Some(slot) if at_exec => slot.close_on_exec = true,
-                _ => gone.extend(slot.take()),
+    /// Closes the descriptors from `first` to `last`.
+    pub fn close_range(&self, first: usize, last: usize) {
+        close_in(&self.slots(), first, last, false);
+    }
+
+    /// Marks the descriptors from `first` to `last` to be closed at exec.
+    pub fn mark_range(&self, first: usize, last: usize) {
+        let (slots, end) = (self.slots(), last.saturating_add(1));
+        let mut begin = first;
+        while begin < end {
+            let mut table = slots.lock();
+            if begin >= table.blocks.len() * BLOCK {
+                return;
             }
+            let part = end.min(begin + VISITED_AT_ONCE);
+            for (at, block) in table.blocks.iter_mut().enumerate().skip(begin / BLOCK) {
+                let Some(count) = part.checked_sub(at * BLOCK).filter(|count| *count > 0) else { break };
+                let low = u64::MAX << begin.saturating_sub(at * BLOCK);
+                let high = u64::MAX >> (BLOCK - count.min(BLOCK));
+                block.close_on_exec |= block.used & low & high;
+            }
+            drop(table);
+            begin = part;
+            preempt_point();
         }
     }
 
@@ -166,27 +321,40 @@ impl FileTable {
     ///
     /// EBADF if the descriptor is not in use.
     pub fn close_on_exec(&self, number: u64, set: Option<bool>) -> Result<bool, Errno> {
-        let slots = self.slots();
+        let (slots, number) = (self.slots(), number as u32 as usize);
         let mut table = slots.lock();
-        let slot = table.get_mut(number as u32 as usize).and_then(Option::as_mut).ok_or(Errno::EBADF)?;
-        let before = slot.close_on_exec;
-        slot.close_on_exec = set.unwrap_or(before);
+        let (block, bit) = (table.of(number).ok_or(Errno::EBADF)?, place(number).1);
+        let before = block.close_on_exec & bit != 0;
+        if set.unwrap_or(before) != before {
+            block.close_on_exec ^= bit;
+        }
         Ok(before)
     }
 
     /// Closes the descriptors that are marked to be closed at exec.
     pub fn close_marked(&self) {
-        let mut gone = Vec::new();
-        for slot in self.slots().lock().iter_mut() {
-            if slot.as_ref().is_some_and(|slot| slot.close_on_exec) {
-                gone.extend(slot.take());
-            }
-        }
+        close_in(&self.slots(), 0, usize::MAX, true);
     }
 
     /// Closes all descriptors, at the end of the process.
     pub fn close_all(&self) {
         let before = core::mem::take(&mut *self.slots.lock());
-        drop(before);
+        if let Some(slots) = Arc::into_inner(before) {
+            close_in(&slots, 0, usize::MAX, false);
+        }
+    }
+}
+
+/// Closes the descriptors from `first` to `last`, or with `marked` those of them with the flag FD_CLOEXEC.
+fn close_in(slots: &Slots, first: usize, last: usize, marked: bool) {
+    let mut next = first;
+    loop {
+        let mut table = slots.lock();
+        let Some(number) = table.lowest_used(next, marked).filter(|number| *number <= last) else { return };
+        let gone = table.take(number);
+        drop(table);
+        drop(gone);
+        next = number + 1;
+        preempt_point();
     }
 }

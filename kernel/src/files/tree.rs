@@ -126,8 +126,24 @@ pub type Maker = Box<dyn Fn() -> Result<Arc<dyn File>, Errno> + Send + Sync>;
 pub trait Listing: Send + Sync {
     /// Returns the node with this name, made for this lookup.
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno>;
-    /// Returns the names, each with its `d_type`.
-    fn names(&self) -> Vec<(Vec<u8>, u8)>;
+    /// Returns the next names from position `from` on, in the order of their positions. The result may lack
+    /// further names; an empty result means that no name is left. The first position is 0.
+    fn names(&self, from: u64) -> Vec<Listed>;
+}
+
+/// A name in a [`Listing`].
+pub struct Listed {
+    /// The position after this name.
+    pub next: u64,
+    pub name: Vec<u8>,
+    /// The type, as in `d_type`.
+    pub kind: u8,
+}
+
+/// Returns the rest of these names from position `from` on. The position of a name is its index.
+pub fn listed(names: Vec<(Vec<u8>, u8)>, from: u64) -> Vec<Listed> {
+    let numbered = (1..).zip(names).skip(from as usize);
+    numbered.map(|(next, (name, kind))| Listed { next, name, kind }).collect()
 }
 
 /// A link of /proc.

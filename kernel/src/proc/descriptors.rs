@@ -3,7 +3,7 @@
 //! file stays open while the link exists. Names have Linux's forms, for example `pipe:[NUMBER]` and
 //! ` (deleted)`. The program `names.c` of the tests checks the links of deleted files.
 
-use crate::files::tree::{self, Jump, Listing, Node};
+use crate::files::tree::{self, Jump, Listed, Listing, Node};
 use crate::files::{node::node_of, open::Open};
 use crate::proc::text::{LINKED, PLAIN, number, text};
 use crate::process::Process;
@@ -74,8 +74,13 @@ impl Listing for Folder {
         }))
     }
 
-    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+    fn names(&self, from: u64) -> Vec<Listed> {
+        /// Number of names that one call returns.
+        const AT_ONCE: usize = 64;
         let kind = if self.infos { PLAIN } else { LINKED };
-        self.process.files.numbers().iter().map(|n| (format!("{n}").into_bytes(), kind)).collect()
+        // The position of a descriptor is its number, so that a program which closes descriptors while it
+        // reads the folder misses none.
+        let listed = |n| Listed { next: n as u64 + 1, name: format!("{n}").into_bytes(), kind };
+        self.process.files.numbers(from as usize, AT_ONCE).into_iter().map(listed).collect()
     }
 }

@@ -27,7 +27,7 @@ pub mod sys;
 pub mod system;
 pub mod text;
 
-use crate::files::tree::{Jump, Listing, Node};
+use crate::files::tree::{Jump, Listed, Listing, Node, listed};
 use crate::process as processes;
 use crate::sched::current;
 use alloc::boxed::Box;
@@ -88,7 +88,7 @@ impl Listing for Root {
         process::folder(pid)
     }
 
-    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+    fn names(&self, from: u64) -> Vec<Listed> {
         let mut names = Vec::new();
         for name in ["self", "thread-self", "mounts"] {
             names.push((name.into(), LINKED));
@@ -99,7 +99,7 @@ impl Listing for Root {
         names.push((b"config.gz".into(), PLAIN));
         names.extend(system::FILES.iter().map(|(name, _)| ((*name).into(), PLAIN)));
         names.extend(processes::pids().iter().map(|pid| (alloc::format!("{pid}").into_bytes(), FOLDER)));
-        names
+        listed(names, from)
     }
 }
 
@@ -119,7 +119,7 @@ impl Listing for Ipc {
         }
     }
 
-    fn names(&self) -> Vec<(Vec<u8>, u8)> {
-        ["shm", "sem", "msg"].map(|name| (name.into(), PLAIN)).into()
+    fn names(&self, from: u64) -> Vec<Listed> {
+        listed(["shm", "sem", "msg"].map(|name| (name.into(), PLAIN)).into(), from)
     }
 }

@@ -8,14 +8,14 @@
 //! tests check status, comm and the list of threads.
 
 use crate::arch::{clock, cpu};
-use crate::files::tree::{self, Jump, Listing, Node};
+use crate::files::tree::{self, Jump, Listed, Listing, Node, listed};
 use crate::files::{File, names};
 use crate::proc::maps::{self, Memory, Pages, space};
 use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::proc::{clear_refs::clear_refs, descriptors::Folder};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
-use crate::process::{self, Process, ids::Numbers};
+use crate::process::{self, Process, ids::Numbers, limits::UNLIMITED};
 use crate::sched::{Thread, current};
 use alloc::boxed::Box;
 use alloc::format;
@@ -26,7 +26,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use freehold::report::smaps::Smap;
-use linux_raw_sys::general::RLIMIT_SIGPENDING;
+use linux_raw_sys::general::{RLIM_NLIMITS, RLIMIT_SIGPENDING};
 
 /// A function that makes the text of a file.
 type Text = fn(&Process) -> Vec<u8>;
@@ -106,7 +106,7 @@ impl Listing for Of {
         }
     }
 
-    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+    fn names(&self, from: u64) -> Vec<Listed> {
         let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
         names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
         for name in
@@ -120,7 +120,7 @@ impl Listing for Of {
                 names.push((name.into(), FOLDER));
             }
         }
-        names
+        listed(names, from)
     }
 }
 
@@ -145,9 +145,10 @@ impl Listing for Threads {
         Ok(Node::listing(Box::new(Of { process: self.0.clone(), thread: Some(tid) })))
     }
 
-    fn names(&self) -> Vec<(Vec<u8>, u8)> {
+    fn names(&self, from: u64) -> Vec<Listed> {
         let threads = self.0.threads.lock();
-        threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER)).collect()
+        let names = threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER));
+        listed(names.collect(), from)
     }
 }
 
@@ -312,10 +313,11 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let tracer = find_thread(process, tid).map_or(0, |thread| thread.trace.tracer_pid());
     let mut out = format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
-         PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t64\nGroups:\t\n",
+         PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t{}\nGroups:\t\n",
         String::from_utf8_lossy(&name),
         process.place().umask.load(Relaxed),
         users(process),
+        process.files.room(),
     );
     if let Some(s) = sizes(process) {
         let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;
@@ -376,28 +378,36 @@ fn stat(process: &Process, tid: u32) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Makes limits. Only the limits on memory are those of the process.
+/// The rows of limits: name and unit of each resource, by the number of the resource.
+const LIMITS: [(&str, &str); RLIM_NLIMITS as usize] = [
+    ("cpu time", "seconds"),
+    ("file size", "bytes"),
+    ("data size", "bytes"),
+    ("stack size", "bytes"),
+    ("core file size", "bytes"),
+    ("resident set", "bytes"),
+    ("processes", "processes"),
+    ("open files", "files"),
+    ("locked memory", "bytes"),
+    ("address space", "bytes"),
+    ("file locks", "locks"),
+    ("pending signals", "signals"),
+    ("msgqueue size", "bytes"),
+    ("nice priority", ""),
+    ("realtime priority", ""),
+    ("realtime timeout", "us"),
+];
+
+/// Makes limits.
 fn limits(process: &Process) -> Vec<u8> {
     use core::fmt::Write;
     let mut out = format!("{:<26}{:<21}{:<21}{:<10}\n", "Limit", "Soft Limit", "Hard Limit", "Units");
-    let Some(space) = space(process) else { return out.into_bytes() };
-    let limits = space.limits().get();
-    let files = crate::files::table::MAX_OPEN as u64;
-    let rows = [
-        ("Max cpu time", u64::MAX, u64::MAX, "seconds"),
-        ("Max file size", u64::MAX, u64::MAX, "bytes"),
-        ("Max data size", limits.data, limits.data_hard, "bytes"),
-        ("Max stack size", limits.stack, u64::MAX, "bytes"),
-        ("Max core file size", 0, u64::MAX, "bytes"),
-        ("Max resident set", u64::MAX, u64::MAX, "bytes"),
-        ("Max processes", 4096, 4096, "processes"),
-        ("Max open files", files, files, "files"),
-        ("Max locked memory", limits.memlock, limits.memlock, "bytes"),
-        ("Max address space", limits.address_space, limits.address_space, "bytes"),
-    ];
-    let word = |limit| if limit == u64::MAX { "unlimited".into() } else { format!("{limit}") };
-    for (name, soft, hard, unit) in rows {
-        let _ = writeln!(out, "{name:<26}{:<21}{:<21}{unit:<10}", word(soft), word(hard));
+    let limits = process.limits.lock().clone();
+    let word = |limit| if limit == UNLIMITED { "unlimited".into() } else { format!("{limit}") };
+    for (resource, (name, unit)) in (0..).zip(LIMITS) {
+        let [soft, hard] = limits.get(resource).unwrap_or([UNLIMITED; 2]);
+        let width = if unit.is_empty() { 0 } else { 10 };
+        let _ = writeln!(out, "Max {name:<22}{:<21}{:<21}{unit:<width$}", word(soft), word(hard));
     }
     out.into_bytes()
 }

@@ -100,7 +100,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     let tid = process::new_tid();
     let process = match request.has(CLONE_THREAD) {
         true => here.process().clone(),
-        false => new_process(tid, &space, request),
+        false => new_process(tid, &space, request)?,
     };
     let Some(thread) = new_thread(tid, &process, space, frame, request, fs_base) else {
         if !request.has(CLONE_THREAD) {
@@ -185,10 +185,14 @@ fn parent_for(request: &Request) -> Arc<Process> {
 }
 
 /// Makes a process with this address space. The process shares with the caller what the flags request.
-fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Arc<Process> {
+///
+/// # Errors
+///
+/// ENOMEM.
+fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Result<Arc<Process>, Errno> {
     let here = current().process();
     let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
-    let process = Process::new(pid, Some(here), shares);
+    let process = Process::new(pid, Some(here), shares)?;
     *process.space.lock() = Some(space.clone());
     let mut exit_signal = request.exit_signal;
     if request.has(CLONE_PARENT) {
@@ -201,7 +205,7 @@ fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> A
     if request.flags & CLONE_CLEAR_SIGHAND != 0 {
         *process.actions().lock() = [Action::default(); 65];
     }
-    process
+    Ok(process)
 }
 
 /// Makes the new thread, which continues at the same instruction as the caller. Returns `None` if there is no

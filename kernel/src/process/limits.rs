@@ -19,8 +19,7 @@ use linux_raw_sys::general::*;
 pub const UNLIMITED: u64 = u64::MAX;
 /// Number of limits.
 const COUNT: usize = RLIM_NLIMITS as usize;
-/// Maximum of the hard limit on descriptors, as on Linux. A table has at most `table::MAX_OPEN` descriptors, even
-/// if the limit is higher.
+/// Maximum of the hard limit on descriptors, as on Linux.
 const MAX_DESCRIPTORS: u64 = 1 << 20;
 
 /// A soft and a hard limit, in this order.

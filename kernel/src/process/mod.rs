@@ -60,6 +60,7 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use freehold::error::Errno;
 use linux_raw_sys::general::SIGKILL;
 
 /// The number of the next thread or process.
@@ -251,13 +252,17 @@ pub struct Process {
 
 impl Process {
     /// Makes a process without threads, and adds it to the list of processes.
-    pub fn new(pid: u32, parent: Option<&Arc<Process>>, shares: Shares) -> Arc<Process> {
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    pub fn new(pid: u32, parent: Option<&Arc<Process>>, shares: Shares) -> Result<Arc<Process>, Errno> {
         let process = Arc::new(match parent {
-            Some(parent) => parent.copy(pid, shares),
+            Some(parent) => parent.copy(pid, shares)?,
             None => Self::first(pid),
         });
         ALL.lock().insert(pid, process.clone());
-        process
+        Ok(process)
     }
 
     /// Makes the first process, which has no parent. [`copy`](Self::copy) takes the fields that fork does not
@@ -302,12 +307,12 @@ impl Process {
     }
 
     /// Makes a copy of the process, as fork does.
-    fn copy(self: &Arc<Self>, pid: u32, shares: Shares) -> Self {
+    fn copy(self: &Arc<Self>, pid: u32, shares: Shares) -> Result<Self, Errno> {
         let actions = *self.actions().lock();
-        Process {
+        Ok(Process {
             parent: SpinLock::new(Some(self.clone())),
             parent_pid: AtomicU32::new(self.pid),
-            files: self.files.fork(shares.files),
+            files: self.files.fork(shares.files)?,
             place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
             no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
@@ -323,7 +328,7 @@ impl Process {
             oom_score: AtomicI64::new(self.oom_score.load(Relaxed)),
             name: SpinLock::new(self.name.lock().clone()),
             ..Self::first(pid)
-        }
+        })
     }
 
     /// Makes every thread of the process end when it next checks its pending work. If several calls end the
