@@ -152,16 +152,19 @@ fn watched(frame: &mut Frame, call: Call) -> UserAddr {
 fn stopped(frame: &mut Frame) -> UserAddr {
     frame.error = frame.rax;
     frame.rax = -i64::from(errno::ENOSYS.0) as u64;
-    trace::stop_at_call(frame);
+    trace::stop_at_call(frame, trace::CALL_ENTRY);
     if current().is_killed() {
         return thread::before_user(frame);
     }
     let number = frame.error as usize;
-    let call = if number < COUNT { TABLE[number] } else { unknown };
-    frame.rax = number as u64;
-    frame.rax = call(frame).unwrap_or_else(|error| -i64::from(error.0) as u64);
+    // A tracer skips the call with the number -1, and then chooses the answer.
+    if number as i32 != -1 {
+        let call = if number < COUNT { TABLE[number] } else { unknown };
+        frame.rax = number as u64;
+        frame.rax = call(frame).unwrap_or_else(|error| -i64::from(error.0) as u64);
+    }
     if trace::watches_calls() {
-        trace::stop_at_call(frame);
+        trace::stop_at_call(frame, trace::CALL_EXIT);
     }
     thread::before_user(frame)
 }

@@ -13,22 +13,22 @@
 use crate::arch::features::VectorState;
 use crate::arch::frame::{Frame, UserAddr};
 use crate::calls::answer::{Answer, Calls};
+use crate::errno::ERANGE;
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr, copy_in};
 use crate::process::signal::{self, Info, MAX_SIGNAL, job};
-use crate::process::trace::{self, Mode, OPTIONS, REGISTERS, State, Stop};
+use crate::process::trace::{self, EIO, Mode, OPTIONS, REGISTERS, State, Stop};
 use crate::process::{self, Process};
 use crate::sched::{Thread, current};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use freehold::error::Errno;
 use freehold::remote::AccessMode;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_ptrace, ptrace)];
 
-/// The error for a request that is invalid for the tracee. The numbers of the requests follow.
-const EIO: Errno = Errno(5);
 const TRACEME: u32 = 0;
 const PEEK_TEXT: u32 = 1;
 const PEEK_DATA: u32 = 2;
@@ -55,6 +55,8 @@ const SET_SET: u32 = 0x4205;
 const SEIZE: u32 = 0x4206;
 const INTERRUPT: u32 = 0x4207;
 const LISTEN: u32 = 0x4208;
+const GET_CALL: u32 = 0x420e;
+const SET_CALL: u32 = 0x4212;
 
 fn ptrace(frame: &mut Frame) -> Answer {
     let [request, pid, at, data, ..] = frame.args();
@@ -63,13 +65,16 @@ fn ptrace(frame: &mut Frame) -> Answer {
         TRACEME => return trace_me(),
         ATTACH => return attach(pid, None),
         SEIZE if at != 0 => return Err(EIO),
-        SEIZE => return attach(pid, Some(known(data)?)),
+        SEIZE => return attach(pid, Some(known(data).map_err(|_| EIO)?)),
         _ => {}
     }
     let (process, thread) = process::find_thread(pid as i32 as u32).ok_or(Errno::ESRCH)?;
     let tracee = Tracee { process, thread };
     match request {
-        INTERRUPT => return tracee.with(|_| ()).map(|()| trace::interrupt(&tracee.thread)).map(|()| 0),
+        INTERRUPT => {
+            tracee.with(|_| ())?;
+            return trace::interrupt(&tracee.thread).map(|()| 0);
+        }
         KILL => {
             tracee.with(|_| ())?;
             signal::send(&tracee.process, None, Info::from_here(SIGKILL, 0));
@@ -105,14 +110,17 @@ fn ptrace(frame: &mut Frame) -> Answer {
             UserPtr::<u64>::new(data).write(&message).map(|()| 0)
         }
         GET_INFO => {
-            let info = tracee.with_stop(|stop| stop.info)?;
+            let info = tracee.with_stop(|stop| stop.info)?.ok_or(Errno::EINVAL)?;
             UserPtr::<[u64; 16]>::new(data).write(&info.words()).map(|()| 0)
         }
         SET_INFO => {
             let info = Info::read(data)?;
-            tracee.with_stop(|stop| stop.info = info).map(|()| 0)
+            let set = |stop: &mut Stop| stop.info.as_mut().map(|old| *old = info);
+            tracee.with_stop(set)?.map(|()| 0).ok_or(Errno::EINVAL)
         }
-        LISTEN => Err(EIO),
+        LISTEN => trace::listen(current().process(), &tracee.thread).map(|()| 0),
+        GET_CALL => tracee.get_call(at, data),
+        SET_CALL => tracee.set_call(at, data),
         _ => tracee.registers(request, at, data),
     }
 }
@@ -137,11 +145,13 @@ fn attach(pid: u64, options: Option<u64>) -> Answer {
         return Err(Errno::EPERM);
     }
     trace::begin(here, &process, &thread, options.unwrap_or(0), options.is_some())?;
-    if options.is_none() {
-        signal::send(&process, Some(&thread), Info::from_here(SIGSTOP, 0));
-        if job::leave_to_tracer(&process) {
-            trace::wait_for_stop(here, &thread)?;
-        }
+    if options.is_some() {
+        job::pass_to_tracer(&process);
+        return Ok(0);
+    }
+    signal::send(&process, Some(&thread), Info::from_here(SIGSTOP, 0));
+    if job::leave_to_tracer(&process) {
+        trace::wait_for_stop(here, &thread)?;
     }
     Ok(0)
 }
@@ -162,7 +172,7 @@ impl Tracee {
     /// program's memory.
     fn with_stop<R>(&self, f: impl FnOnce(&mut Stop) -> R) -> Result<R, Errno> {
         let stopped = |state: &mut State| {
-            let stop = state.stop.as_mut().filter(|stop| stop.resumed.is_none())?;
+            let stop = state.stop.as_mut().filter(|stop| stop.resumed.is_none() && !stop.listens)?;
             Some(f(stop))
         };
         self.with(stopped)?.ok_or(Errno::ESRCH)
@@ -279,6 +289,76 @@ impl Tracee {
         }
     }
 
+    /// Returns the kind of a stop: `CALL_ENTRY` or `CALL_EXIT` at a system call, 0 otherwise. Stops at system
+    /// calls are recognised only with PTRACE_O_TRACESYSGOOD.
+    fn kind_of_stop(state: &State) -> Option<u64> {
+        let stop = state.stop.as_ref().filter(|stop| stop.resumed.is_none() && !stop.listens)?;
+        let at_call = SIGTRAP | trace::SYSTEM_CALL;
+        let is_call = stop.info.is_some_and(|info| info.code == at_call as i32);
+        Some(if is_call { state.message } else { CALL_NONE })
+    }
+
+    /// Performs PTRACE_GET_SYSCALL_INFO: stores what the tracee's stop says about a system call, as far as
+    /// there is room. Returns the size of the whole answer.
+    fn get_call(&self, room: u64, at: u64) -> Answer {
+        let describe = |state: &mut State| {
+            let kind = Self::kind_of_stop(state)?;
+            let f = &state.stop.as_ref()?.frame;
+            let mut words = [kind | ARCHITECTURE << 32, f.rip, f.rsp, 0, 0, 0, 0, 0, 0, 0, 0];
+            let bytes = match kind {
+                trace::CALL_ENTRY => {
+                    words[3] = f.error;
+                    words[4..10].copy_from_slice(&f.args());
+                    80
+                }
+                trace::CALL_EXIT => {
+                    let is_error = (-4095..0).contains(&(f.rax as i64));
+                    (words[3], words[4]) = (f.rax, is_error.into());
+                    33
+                }
+                _ => 24,
+            };
+            Some((words, bytes))
+        };
+        let (words, bytes) = self.with(describe)?.ok_or(Errno::ESRCH)?;
+        let image: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        user::copy_out(at, &image[..room.min(bytes) as usize])?;
+        Ok(bytes)
+    }
+
+    /// Performs PTRACE_SET_SYSCALL_INFO: changes the number and the arguments of the call at whose start the
+    /// tracee has stopped, or the answer of the call at whose end it has stopped.
+    fn set_call(&self, room: u64, at: u64) -> Answer {
+        if room < size_of::<[u64; 11]>() as u64 {
+            return Err(Errno::EINVAL);
+        }
+        let words = UserPtr::<[u64; 11]>::new(at).read()?;
+        // The lowest byte is the kind. The following three bytes are 0.
+        let kind = words[0] & 0xffff_ffff;
+        let change = |state: &mut State| {
+            let is = Self::kind_of_stop(state)?;
+            let f = &mut state.stop.as_mut()?.frame;
+            Some(match kind {
+                _ if kind != is => Err(Errno::EINVAL),
+                trace::CALL_ENTRY if words[3] as i32 as u64 != words[3] => Err(ERANGE),
+                trace::CALL_ENTRY => {
+                    f.error = words[3];
+                    if words[3] as i32 != -1 {
+                        let [.., rdi, rsi, rdx, r10, r8, r9, _] = words;
+                        (f.rdi, f.rsi, f.rdx, f.r10, f.r8, f.r9) = (rdi, rsi, rdx, r10, r8, r9);
+                    }
+                    Ok(0)
+                }
+                trace::CALL_EXIT => {
+                    f.rax = words[3];
+                    Ok(0)
+                }
+                _ => Err(Errno::EINVAL),
+            })
+        };
+        self.with(change)?.ok_or(Errno::ESRCH)?
+    }
+
     /// Returns a copy of the tracee's vector state.
     fn image(&self) -> Result<Box<VectorState>, Errno> {
         let mut image = Box::new(VectorState::new());
@@ -296,6 +376,11 @@ impl Tracee {
         })
     }
 }
+
+/// The kind of a stop that is not at a system call.
+const CALL_NONE: u64 = 0;
+/// The architecture of all programs: AUDIT_ARCH_X86_64.
+const ARCHITECTURE: u64 = 0xc000_003e;
 
 /// Offset of the debug registers in `struct user`.
 const DEBUG: u64 = 848;

@@ -129,7 +129,7 @@ fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<F
             continue;
         }
         is_there = true;
-        if let Some((word, _)) = thread.trace.take_report(options & WNOWAIT != 0) {
+        if let Some(word) = thread.trace.take_report(options & WNOWAIT != 0) {
             let event = Event::Trapped(word);
             return Some(Some(Found { id: thread.tid(), process: of.clone(), event }));
         }

@@ -33,8 +33,13 @@ use linux_raw_sys::general::*;
 pub const SYSGOOD: u64 = 1;
 /// An option of a tracer: the end of the tracer kills the tracee.
 const EXIT_KILL: u64 = 1 << 20;
-/// All supported options. Bits 1 to 6 request the events with these numbers.
-pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | 0b111_1110;
+/// Options about seccomp, which this kernel lacks. They have no effect.
+const SECCOMP: u64 = 1 << 7 | 1 << 21;
+/// All options. Bits 1 to 6 request the events with these numbers.
+pub const OPTIONS: u64 = SYSGOOD | EXIT_KILL | SECCOMP | 0b111_1110;
+/// Answers to PTRACE_GETEVENTMSG at stops at system calls.
+pub const CALL_ENTRY: u64 = 1;
+pub const CALL_EXIT: u64 = 2;
 /// Events that stop a thread. A wait stores the number of the event in the third byte of the status word.
 pub const EVENT_FORK: u32 = 1;
 pub const EVENT_VFORK: u32 = 2;
@@ -43,6 +48,10 @@ pub const EVENT_EXEC: u32 = 4;
 pub const EVENT_VFORK_DONE: u32 = 5;
 pub const EVENT_EXIT: u32 = 6;
 const EVENT_STOP: u32 = 128;
+/// A bit in the signal of a stop at a system call (PTRACE_O_TRACESYSGOOD).
+pub const SYSTEM_CALL: u32 = 0x80;
+/// The error for a request that is invalid for the tracee.
+pub const EIO: Errno = Errno(5);
 /// A bit of the flags register: the processor raises an exception after the next instruction.
 pub const TRAP_FLAG: u64 = 0x100;
 
@@ -79,6 +88,8 @@ pub struct State {
     pub mode: Mode,
     /// True if the thread is to stop at once (PTRACE_INTERRUPT).
     pub interrupted: bool,
+    /// True if the thread was seized and is to report that its process continues (SIGCONT).
+    continued: bool,
     /// The answer to PTRACE_GETEVENTMSG.
     pub message: u64,
     /// The debug registers, as the tracer set them. They are not loaded into the processor.
@@ -91,8 +102,9 @@ pub struct State {
 pub struct Stop {
     /// The signal in the lowest byte and, in the byte above, the event or 0.
     pub word: u32,
-    /// The information of the signal that caused the stop.
-    pub info: Info,
+    /// The information of the signal that caused the stop; `None` if the process was stopped and the thread
+    /// was not seized.
+    pub info: Option<Info>,
     /// The registers at the stop. The thread continues with them.
     pub frame: Frame,
     /// The vector registers at the stop.
@@ -103,6 +115,8 @@ pub struct Stop {
     pub bases: [UserAddr; 2],
     /// True if a wait of the tracer has reported the stop.
     pub told: bool,
+    /// True if the tracer keeps the thread stopped until the next event of the process (PTRACE_LISTEN).
+    pub listens: bool,
     /// `None` until the tracer resumes the thread; then the signal with which the thread continues, 0 for
     /// none.
     pub resumed: Option<u32>,
@@ -138,11 +152,16 @@ impl Trace {
     }
 
     /// Returns the stop for a wait of the tracer, and marks it as reported unless `keep` is set.
-    pub fn take_report(&self, keep: bool) -> Option<(u32, Info)> {
+    pub fn take_report(&self, keep: bool) -> Option<u32> {
         let mut state = self.state.lock();
         let stop = state.stop.as_mut().filter(|stop| !stop.told && stop.resumed.is_none())?;
         stop.told = !keep;
-        Some((stop.word, stop.info))
+        Some(stop.word)
+    }
+
+    /// Returns true if the tracer attached with PTRACE_SEIZE.
+    pub fn is_seized(&self) -> bool {
+        self.is_traced() && self.state.lock().seized
     }
 }
 
@@ -210,7 +229,7 @@ pub fn follow(process: &Arc<Process>, thread: &Arc<Thread>) {
     };
     drop(tracer);
     match seized {
-        true => interrupt(thread),
+        true => drop(interrupt(thread)),
         false => drop(signal::send(process, Some(thread), Info::from_here(SIGSTOP, 0))),
     }
 }
@@ -287,13 +306,20 @@ pub fn tracee_ends(here: &Thread, status: Status) {
 
 /// Stops the calling thread, if it is traced, and notifies its tracer. Returns the signal with which the
 /// thread continues; 0 for none. `word` is that of [`Stop`].
-pub fn stop(frame: &mut Frame, word: u32, info: Info) -> u32 {
+pub fn stop(frame: &mut Frame, word: u32, info: Option<Info>) -> u32 {
     let here = current();
-    let Some(tracer) = leave_copy(here, frame, word, info) else { return info.signal };
+    let Some(tracer) = leave_copy(here, frame, word, info) else {
+        return info.map_or(0, |info| info.signal);
+    };
     tell(&tracer, here, word);
     drop(tracer);
     loop {
         let waiting = wait::enqueue(key(here), u32::MAX);
+        if let Some((tracer, word)) = stops_again(here) {
+            waiting.cancel();
+            tell(&tracer, here, word);
+            continue;
+        }
         let mut state = here.trace.state.lock();
         let goes_on = state.stop.as_ref().is_none_or(|stop| stop.resumed.is_some());
         let stop = if goes_on { state.stop.take() } else { None };
@@ -308,6 +334,28 @@ pub fn stop(frame: &mut Frame, word: u32, info: Info) -> u32 {
             return 0;
         }
     }
+}
+
+/// Ends PTRACE_LISTEN if there is a new event: the thread has then stopped again, for this event. Returns the
+/// tracer and the word of the new stop.
+fn stops_again(here: &Thread) -> Option<(Arc<Process>, u32)> {
+    let has_event = |state: &State| {
+        let listens = state.stop.as_ref().is_some_and(|stop| stop.listens);
+        listens && (state.interrupted || state.continued)
+    };
+    if !has_event(&here.trace.state.lock()) {
+        return None;
+    }
+    // SIGCONT first ends the stop of the process and then sets `continued`, so the signal is read afterwards.
+    let signal = here.process().signals.lock().job.signal().unwrap_or(SIGTRAP);
+    let mut state = here.trace.state.lock();
+    let tracer = state.tracer.clone()?;
+    let stop = state.stop.as_mut().filter(|stop| stop.listens)?;
+    let (word, info) = of_event(signal, EVENT_STOP);
+    (stop.word, stop.info) = (word, Some(info));
+    (stop.listens, stop.told) = (false, false);
+    (state.interrupted, state.continued) = (false, false);
+    Some((tracer, word))
 }
 
 /// Sleeps until a thread of a stopped process has stopped for its tracer, which is the calling process.
@@ -329,7 +377,7 @@ pub fn wait_for_stop(here: &Process, thread: &Thread) -> Result<(), Errno> {
 }
 
 /// Stores the copy of the registers. Returns the tracer, or `None` if there is none.
-fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc<Process>> {
+fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Option<Info>) -> Option<Arc<Process>> {
     let mut stop = Box::new(Stop {
         word,
         info,
@@ -338,11 +386,15 @@ fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Info) -> Option<Arc
         has_vectors: false,
         bases: [here.fs_base.get(), here.gs_base.get()],
         told: false,
+        listens: false,
         resumed: None,
     });
     let mut state = here.trace.state.lock();
     let tracer = state.tracer.clone()?;
     state.interrupted = false;
+    if word >> 8 == EVENT_STOP {
+        state.continued = false;
+    }
     // The flag was set for the tracer's single step, not by the program.
     if state.mode == Mode::Step {
         stop.frame.rflags &= !TRAP_FLAG;
@@ -373,12 +425,17 @@ fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
     wait::wake(tracer.child_key(), usize::MAX);
 }
 
-/// Stops the calling thread, if PTRACE_INTERRUPT requested it.
-pub fn stop_if_interrupted(frame: &mut Frame) {
-    let here = current();
-    if here.trace.is_traced() && here.trace.state.lock().interrupted {
-        stop_for(frame, EVENT_STOP);
+/// Stops the calling thread, if PTRACE_INTERRUPT or SIGCONT requires it. Returns true if the thread stopped.
+pub fn stop_if_interrupted(frame: &mut Frame) -> bool {
+    let trace = &current().trace;
+    let stops = trace.is_traced() && {
+        let state = trace.state.lock();
+        state.interrupted || state.continued
+    };
+    if stops {
+        stop_for(frame, SIGTRAP, EVENT_STOP);
     }
+    stops
 }
 
 /// Returns true if the calling thread is to stop at system calls.
@@ -387,13 +444,16 @@ pub fn watches_calls() -> bool {
     trace.is_traced() && trace.state.lock().mode == Mode::Calls
 }
 
-/// Stops the calling thread before or after a system call. `frame.error` is the call's number.
-pub fn stop_at_call(frame: &mut Frame) {
+/// Stops the calling thread before or after a system call. `frame.error` is the call's number, and `message`
+/// is [`CALL_ENTRY`] or [`CALL_EXIT`].
+pub fn stop_at_call(frame: &mut Frame, message: u64) {
     let here = current();
-    let good = here.trace.state.lock().options & SYSGOOD != 0;
-    let word = SIGTRAP | if good { 0x80 } else { 0 };
+    let mut state = here.trace.state.lock();
+    state.message = message;
+    let word = SIGTRAP | if state.options & SYSGOOD != 0 { SYSTEM_CALL } else { 0 };
+    drop(state);
     let vector = frame.vector;
-    let signal = stop(frame, word, Info::from_here(SIGTRAP, word as i32));
+    let signal = stop(frame, word, Some(Info::from_here(SIGTRAP, word as i32)));
     frame.vector = vector;
     if signal != 0 {
         signal::to_itself(signal);
@@ -422,20 +482,77 @@ pub fn stop_at(frame: &mut Frame, event: u32, message: u32) -> bool {
     drop(state);
     if tells {
         let vector = frame.vector;
-        stop_for(frame, event);
+        stop_for(frame, SIGTRAP, event);
         frame.vector = vector;
     }
     tells
 }
 
+/// Returns the word and the information of a stop with this signal for an event.
+fn of_event(signal: u32, event: u32) -> (u32, Info) {
+    let word = signal | event << 8;
+    (word, Info::from_here(signal, word as i32))
+}
+
 /// Stops the calling thread for an event.
-fn stop_for(frame: &mut Frame, event: u32) {
-    let word = SIGTRAP | event << 8;
-    stop(frame, word, Info::from_here(SIGTRAP, word as i32));
+fn stop_for(frame: &mut Frame, signal: u32, event: u32) {
+    let (word, info) = of_event(signal, event);
+    stop(frame, word, Some(info));
+}
+
+/// Stops the calling thread, which is traced, because its process is stopped by this signal.
+pub fn stop_with_process(frame: &mut Frame, signal: u32) {
+    match current().trace.is_seized() {
+        true => stop_for(frame, signal, EVENT_STOP),
+        false => drop(stop(frame, signal, None)),
+    }
 }
 
 /// Makes a thread stop for its tracer when it next returns to the program.
-pub fn interrupt(thread: &Arc<Thread>) {
-    thread.trace.state.lock().interrupted = true;
+///
+/// # Errors
+///
+/// EIO if the thread was not seized.
+pub fn interrupt(thread: &Arc<Thread>) -> Result<(), Errno> {
+    let mut state = thread.trace.state.lock();
+    if !state.seized {
+        return Err(EIO);
+    }
+    state.interrupted = true;
+    drop(state);
     thread.give_work(work::SIGNAL);
+    wait::wake(key(thread), usize::MAX);
+    Ok(())
+}
+
+/// Makes the seized threads of a process report that the process continues.
+pub fn has_continued(process: &Process) {
+    for thread in process.threads.lock().iter() {
+        let mut state = thread.trace.state.lock();
+        let is_seized = state.seized && state.tracer.is_some();
+        state.continued |= is_seized;
+        drop(state);
+        if is_seized {
+            thread.give_work(work::SIGNAL);
+            wait::wake(key(thread), usize::MAX);
+        }
+    }
+}
+
+/// Keeps a thread stopped until the next event of its process (PTRACE_LISTEN).
+///
+/// # Errors
+///
+/// EIO if the thread was not seized or has not stopped with its process; ESRCH if `by` does not trace it.
+pub fn listen(by: &Arc<Process>, thread: &Thread) -> Result<(), Errno> {
+    let listens = |state: &mut State| {
+        let is_seized = state.seized;
+        let stop = state.stop.as_mut().filter(|_| is_seized)?;
+        let is_event = stop.info.is_some_and(|info| info.code >> 8 == EVENT_STOP as i32);
+        stop.listens = is_event;
+        is_event.then_some(())
+    };
+    thread.trace.with(by, listens)?.ok_or(EIO)?;
+    wait::wake(key(thread), usize::MAX);
+    Ok(())
 }

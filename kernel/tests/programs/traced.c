@@ -250,6 +250,204 @@ static void xsave_image_contains_xcr0(void) {
     ends_with(child, 8);
 }
 
+static void pause_for_ever(void) {
+    for (;;) pause();
+}
+
+static pid_t seized(long options) {
+    pid_t child = fork();
+    if (child == 0) pause_for_ever();
+    CHECK(child > 0 && ptrace(PTRACE_SEIZE, child, 0, options) == 0);
+    return child;
+}
+
+static void end(pid_t child) {
+    int status;
+    CHECK(kill(child, SIGKILL) == 0);
+    // The tracee may stop once more, because it ends.
+    while (waitpid(child, &status, 0) == child && WIFSTOPPED(status)) ptrace(PTRACE_CONT, child, 0, 0);
+    CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+}
+
+static void every_option_is_accepted(void) {
+    const long options = 0xff | PTRACE_O_EXITKILL | PTRACE_O_SUSPEND_SECCOMP;
+    for (int bit = 0; bit < 32; bit++) {
+        long option = 1L << bit;
+        pid_t child = fork();
+        if (child == 0) pause_for_ever();
+        long done = ptrace(PTRACE_SEIZE, child, 0, option);
+        CHECK(options & option ? done == 0 : done == -1 && errno == EIO);
+        end(child);
+        child = traced(do_nothing);
+        done = ptrace(PTRACE_SETOPTIONS, child, 0, option);
+        CHECK(options & option ? done == 0 : done == -1 && errno == EINVAL);
+        end(child);
+    }
+    pid_t child = traced(do_nothing);
+    CHECK(ptrace(PTRACE_INTERRUPT, child, 0, 0) == -1 && errno == EIO);
+    CHECK(ptrace(PTRACE_LISTEN, child, 0, 0) == -1 && errno == EIO);
+    end(child);
+}
+
+static int is_quiet(pid_t child) {
+    int status;
+    usleep(20000);
+    return waitpid(child, &status, WNOHANG) == 0;
+}
+
+// A tracer that listens leaves a stopped process stopped, and hears when the process continues.
+static void tracer_listens_to_a_stopped_process(void) {
+    const int event = PTRACE_EVENT_STOP << 8;
+    siginfo_t info;
+    pid_t child = seized(PTRACE_O_TRACESYSGOOD);
+    CHECK(kill(child, SIGTSTP) == 0 && next_stop(child) == SIGTSTP);
+    CHECK(ptrace(PTRACE_LISTEN, child, 0, 0) == -1 && errno == EIO);
+    CHECK(ptrace(PTRACE_CONT, child, 0, SIGTSTP) == 0 && next_stop(child) == (SIGTSTP | event));
+    CHECK(ptrace(PTRACE_GETSIGINFO, child, 0, &info) == 0 && info.si_signo == SIGTSTP);
+    CHECK(info.si_code == (SIGTSTP | event));
+    CHECK(ptrace(PTRACE_LISTEN, child, 0, 0) == 0 && is_quiet(child));
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == -1 && errno == ESRCH);
+    CHECK(ptrace(PTRACE_GETSIGINFO, child, 0, &info) == -1 && errno == ESRCH);
+    CHECK(ptrace(PTRACE_INTERRUPT, child, 0, 0) == 0 && next_stop(child) == (SIGTSTP | event));
+    CHECK(ptrace(PTRACE_LISTEN, child, 0, 0) == 0 && is_quiet(child));
+    CHECK(kill(child, SIGCONT) == 0 && next_stop(child) == (SIGTRAP | event));
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGCONT);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && is_quiet(child));
+    // A process that runs also reports SIGCONT.
+    CHECK(kill(child, SIGCONT) == 0 && next_stop(child) == (SIGTRAP | event));
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGCONT);
+    // A process that continues before the tracer listens stops again at once.
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && kill(child, SIGSTOP) == 0 && next_stop(child) == SIGSTOP);
+    CHECK(ptrace(PTRACE_CONT, child, 0, SIGSTOP) == 0 && next_stop(child) == (SIGSTOP | event));
+    CHECK(kill(child, SIGCONT) == 0 && ptrace(PTRACE_LISTEN, child, 0, 0) == 0);
+    CHECK(next_stop(child) == (SIGTRAP | event));
+    // An interruption of a stopped tracee takes effect when the tracee continues.
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && next_stop(child) == SIGCONT);
+    CHECK(ptrace(PTRACE_INTERRUPT, child, 0, 0) == 0 && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    CHECK(next_stop(child) == (SIGTRAP | event) && ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    CHECK(is_quiet(child));
+    end(child);
+}
+
+static void stopped_process_can_be_seized(void) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) pause_for_ever();
+    CHECK(kill(child, SIGSTOP) == 0 && waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+    CHECK(ptrace(PTRACE_SEIZE, child, 0, 0) == 0);
+    CHECK(next_stop(child) == (SIGSTOP | PTRACE_EVENT_STOP << 8));
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && is_quiet(child));
+    end(child);
+}
+
+// Without PTRACE_SEIZE, a stop of the process has no information. Debuggers recognise the stop by that.
+static void stop_of_a_process_has_no_information(void) {
+    siginfo_t info;
+    pid_t child = traced(pause_for_ever);
+    CHECK(ptrace(PTRACE_GETSIGINFO, child, 0, &info) == 0 && info.si_signo == SIGSTOP);
+    CHECK(ptrace(PTRACE_CONT, child, 0, SIGTTIN) == 0 && next_stop(child) == SIGTTIN);
+    CHECK(ptrace(PTRACE_GETSIGINFO, child, 0, &info) == -1 && errno == EINVAL);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0 && is_quiet(child));
+    end(child);
+}
+
+// The structure of PTRACE_GET_SYSCALL_INFO: kind, architecture, addresses, and then number and arguments, or
+// answer.
+struct call {
+    unsigned char op, reserved;
+    unsigned short flags;
+    unsigned architecture;
+    unsigned long ip, sp, words[8];
+};
+enum { NONE = 0, ENTRY = 1, EXIT = 2 };
+static const enum __ptrace_request get_call = 0x420e, set_call = 0x4212;
+
+static struct call call_of(pid_t child, long bytes) {
+    struct call call, part;
+    memset(&call, 0, sizeof call);
+    memset(&part, 0xee, sizeof part);
+    CHECK(ptrace(get_call, child, sizeof call, &call) == bytes && call.architecture == 0xc000003e);
+    CHECK(ptrace(get_call, child, 10, &part) == bytes && !memcmp(&part, &call, 10));
+    CHECK(((unsigned char *)&part)[10] == 0xee);
+    CHECK(ptrace(get_call, child, 24, 16) == -1 && errno == EFAULT);
+    return call;
+}
+
+static int next_call(pid_t child) {
+    CHECK(ptrace(PTRACE_SYSCALL, child, 0, 0) == 0);
+    return next_stop(child);
+}
+
+static void make_calls(void) {
+    syscall(SYS_getuid);
+    CHECK(syscall(SYS_mmap, 1, 2, 3, 4, 5, 6) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_getppid, 1) == 43);
+    CHECK(syscall(SYS_gettid) == 44);
+    CHECK(syscall(SYS_getpid) == -1 && errno == EXDEV);
+    _exit(7);
+}
+
+static void tracer_gets_and_sets_calls(void) {
+    const int at_call = SIGTRAP | 0x80;
+    struct user_regs_struct all;
+    unsigned long message;
+    pid_t child = traced(make_calls);
+    CHECK(call_of(child, 24).op == NONE);
+    // Without the option, stops at calls are not distinguished from other stops.
+    CHECK(next_call(child) == SIGTRAP && call_of(child, 24).op == NONE);
+    CHECK(ptrace(PTRACE_SETOPTIONS, child, 0, PTRACE_O_TRACESYSGOOD) == 0);
+    struct call call;
+    do {
+        CHECK(next_call(child) == at_call);
+        CHECK(ptrace(PTRACE_GETEVENTMSG, child, 0, &message) == 0);
+        call = call_of(child, message == ENTRY ? 80 : 33);
+        CHECK(call.op == message);
+    } while (call.op != ENTRY || call.words[0] != SYS_mmap);
+    for (int n = 1; n < 7; n++) CHECK(call.words[n] == (unsigned long)n);
+    CHECK(ptrace(PTRACE_GETREGS, child, 0, &all) == 0 && call.ip == all.rip && call.sp == all.rsp);
+    CHECK(next_call(child) == at_call);
+    call = call_of(child, 33);
+    CHECK(call.op == EXIT && (long)call.words[0] == -EINVAL && *(unsigned char *)&call.words[1] == 1);
+
+    CHECK(next_call(child) == at_call);
+    call = call_of(child, 80);
+    CHECK(call.op == ENTRY && call.words[0] == SYS_getppid && next_call(child) == at_call);
+    call = call_of(child, 33);
+    CHECK((int)call.words[0] == getpid() && *(unsigned char *)&call.words[1] == 0);
+    int can_set = ptrace(set_call, child, sizeof call, &call) == 0;
+    if (can_set) {
+        call.words[0] = 43;
+        CHECK(ptrace(set_call, child, sizeof call, &call) == 0);
+        CHECK(ptrace(set_call, child, sizeof call - 1, &call) == -1 && errno == EINVAL);
+        call.op = ENTRY;
+        CHECK(ptrace(set_call, child, sizeof call, &call) == -1 && errno == EINVAL);
+    } else {
+        CHECK(ptrace(PTRACE_POKEUSER, child, offsetof(struct user, regs.rax), 43) == 0);
+    }
+
+    // The tracer skips a call and chooses its answer.
+    CHECK(next_call(child) == at_call && call_of(child, 80).words[0] == SYS_gettid);
+    CHECK(ptrace(PTRACE_POKEUSER, child, offsetof(struct user, regs.orig_rax), -1) == 0);
+    CHECK(ptrace(PTRACE_POKEUSER, child, offsetof(struct user, regs.rax), 44) == 0);
+    CHECK(next_call(child) == at_call && call_of(child, 33).words[0] == 44);
+
+    CHECK(next_call(child) == at_call);
+    call = call_of(child, 80);
+    if (can_set) {
+        call.words[0] = 1L << 40;
+        CHECK(ptrace(set_call, child, sizeof call, &call) == -1 && errno == ERANGE);
+        call.words[0] = SYS_close;
+        call.words[1] = 1000000;
+        CHECK(ptrace(set_call, child, sizeof call, &call) == 0);
+        CHECK(next_call(child) == at_call && (long)call_of(child, 33).words[0] == -EBADF);
+    } else {
+        CHECK(next_call(child) == at_call);
+    }
+    CHECK(ptrace(PTRACE_POKEUSER, child, offsetof(struct user, regs.rax), -(long)EXDEV) == 0);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    ends_with(child, 7);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "exit")) return 9;
     PART(tracer_decides_about_signals);
@@ -260,5 +458,10 @@ int main(int argc, char **argv) {
     PART(tracee_stops_after_exec);
     PART(tracer_follows_children);
     PART(xsave_image_contains_xcr0);
+    PART(every_option_is_accepted);
+    PART(tracer_listens_to_a_stopped_process);
+    PART(stopped_process_can_be_seized);
+    PART(stop_of_a_process_has_no_information);
+    PART(tracer_gets_and_sets_calls);
     return 0;
 }

@@ -19,8 +19,8 @@ use linux_raw_sys::general::*;
 enum Next {
     /// No signal is left.
     Nothing,
-    /// The process is stopped (job control).
-    Stop,
+    /// The process is stopped by this signal (job control).
+    Stop(u32),
     /// The thread stops so that its tracer decides about the signal.
     Trap(Info),
     /// The signal ends the process.
@@ -39,19 +39,26 @@ pub fn deliver(frame: &mut Frame) {
     if call.is_none() {
         restore_mask(here);
     }
-    trace::stop_if_interrupted(frame);
+    stopped(frame, &mut call, trace::stop_if_interrupted);
     let mut given = None;
     loop {
         match next(here, given.take()) {
+            // The tracer may have interrupted the thread while it was stopped.
+            Next::Nothing if stopped(frame, &mut call, trace::stop_if_interrupted) => {}
             Next::Nothing => break,
             Next::Trap(info) => {
                 given = trapped(frame, info, &mut call);
             }
-            Next::Stop if here.trace.is_traced() => {
+            Next::Stop(signal) if here.trace.is_traced() => {
+                // The stop of the process ends when the tracer lets a thread continue. Only PTRACE_LISTEN
+                // needs the stop while the thread is stopped.
+                if !here.trace.is_seized() {
+                    job::leave_to_tracer(here.process());
+                }
+                stopped(frame, &mut call, |frame| trace::stop_with_process(frame, signal));
                 job::leave_to_tracer(here.process());
-                trapped(frame, Info::from_here(SIGSTOP, 0), &mut call);
             }
-            Next::Stop => job::stop_here(),
+            Next::Stop(_) => job::stop_here(),
             Next::End(info) => {
                 let signal = info.signal;
                 if options::is_verbose() {
@@ -82,15 +89,20 @@ fn restore_mask(here: &Thread) {
     }
 }
 
-/// Stops so that the tracer decides about a signal. Returns the signal with which the thread continues. If
-/// the tracer changes the program's rip or rax, an interrupted call does not restart.
-fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info> {
+/// Calls `stop`, in which the thread may stop for its tracer. If the tracer changes the program's rip or rax,
+/// an interrupted call does not restart.
+fn stopped<R>(frame: &mut Frame, call: &mut Option<u32>, stop: impl FnOnce(&mut Frame) -> R) -> R {
     let before = (frame.rip, frame.rax);
-    let signal = trace::stop(frame, info.signal, info);
+    let result = stop(frame);
     if (frame.rip, frame.rax) != before {
         *call = None;
     }
-    match signal {
+    result
+}
+
+/// Stops so that the tracer decides about a signal. Returns the signal with which the thread continues.
+fn trapped(frame: &mut Frame, info: Info, call: &mut Option<u32>) -> Option<Info> {
+    match stopped(frame, call, |frame| trace::stop(frame, info.signal, Some(info))) {
         0 => None,
         signal if signal == info.signal => Some(info),
         signal => Some(Info::from_here(signal, 0)),
@@ -103,8 +115,8 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
     let process = here.process();
     let mut signals = process.signals.lock();
     loop {
-        if signals.job.is_stopping() {
-            return Next::Stop;
+        if let Some(signal) = signals.job.signal() {
+            return Next::Stop(signal);
         }
         let wanted = !here.blocked();
         let is_given = given.is_some();
@@ -125,7 +137,7 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
             DEFAULT if bit(signal) & crate::process::signal::STOPS != 0 => {
                 drop(actions);
                 job::begin(process, &mut signals, signal);
-                return Next::Stop;
+                return Next::Stop(signal);
             }
             DEFAULT | IGNORE => return Next::End(info),
             _ => {

@@ -30,7 +30,7 @@ pub(super) fn begin(process: &Process, signals: &mut Signals, signal: u32) {
     process.threads.lock().iter().for_each(|thread| thread.give_work(work::SIGNAL));
 }
 
-/// Sleeps while the process is stopped, or until the thread is killed.
+/// Sleeps while the process is stopped. Returns earlier if the thread is killed or a tracer attaches to it.
 pub(super) fn stop_here() {
     let process = current().process();
     let mut counted = 0;
@@ -38,7 +38,7 @@ pub(super) fn stop_here() {
         let mut last = None;
         let waiting = wait::enqueue(key(process), u32::MAX);
         let mut signals = process.signals.lock();
-        let Some(signal) = signals.job.stop else {
+        let Some(signal) = signals.job.stop.filter(|_| !current().trace.is_traced()) else {
             drop(signals);
             waiting.cancel();
             return;
@@ -59,6 +59,11 @@ pub(super) fn stop_here() {
             return;
         }
     }
+}
+
+/// Wakes the stopped threads of a process, so that a thread with a new tracer stops for this tracer.
+pub fn pass_to_tracer(process: &Process) {
+    wait::wake(key(process), usize::MAX);
 }
 
 /// Ends a stop for a tracer, which stops the threads one by one instead. The parent is not notified. Returns

@@ -26,7 +26,7 @@ pub mod job;
 pub mod restart;
 pub mod types;
 
-use crate::process::{self, Process, status::Status};
+use crate::process::{self, Process, status::Status, trace};
 use crate::sched::{Thread, current, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -45,6 +45,8 @@ pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) ->
     } else if signal == SIGCONT {
         discard(process, &mut signals, STOPS);
         resumed = signals.job.resume();
+        // A seized thread reports this before it takes the signal.
+        trace::has_continued(process);
     }
     let sent = queue(process, &mut signals, thread, info);
     drop(signals);

@@ -213,6 +213,11 @@ impl Job {
         self.stop.is_some()
     }
 
+    /// Returns the signal by which the process is stopped or about to stop.
+    pub fn signal(&self) -> Option<u32> {
+        self.stop
+    }
+
     /// Ends a stop. Returns true if the process was stopped.
     pub(super) fn resume(&mut self) -> bool {
         if self.stop.take().is_none() {
