@@ -94,6 +94,13 @@ pub fn jitter() -> u64 {
     JITTER.load(Relaxed)
 }
 
+/// The seed of the random bytes; 0 if their key is unpredictable. Option `seed`.
+static SEED: AtomicU64 = AtomicU64::new(0);
+
+pub fn seed() -> u64 {
+    SEED.load(Relaxed)
+}
+
 /// Standard input is a terminal. Option `console=terminal`.
 static TERMINAL: AtomicBool = AtomicBool::new(false);
 
@@ -117,6 +124,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
             "log=2" | "verbose" => VERBOSE.store(true, Relaxed),
             _ => match option.split_once('=').map(|(name, value)| (name, value.parse().unwrap_or(0))) {
                 Some(("jitter", seed)) => JITTER.store(seed, Relaxed),
+                Some(("seed", seed)) => SEED.store(seed, Relaxed),
                 Some(("hugepages", pages)) => HUGE_PAGES.store(pages, Relaxed),
                 _ => report_unknown(option),
             },

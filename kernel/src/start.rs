@@ -14,7 +14,7 @@
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};
 use crate::arch::layout::direct;
-use crate::arch::{apic, clock, cpu, descriptors, features, jitter, report, serial};
+use crate::arch::{apic, clock, cpu, descriptors, features, jitter, random, report, serial};
 use crate::boot::smp;
 use crate::files::console::{self, Console};
 use crate::files::tree::{self, Node};
@@ -59,6 +59,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     apic::init();
     apic::calibrate(clock::calibrate);
     clock::read_day();
+    random::init();
     scheduler::init_cpu();
     smp::start_all(info.rsdp);
     start_engine();

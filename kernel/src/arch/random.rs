@@ -1,24 +1,51 @@
-//! Pseudorandom bytes for programs: `getrandom`, the random devices of /dev, and the bytes that a new program
-//! gets for its hash tables and stack protector (`process/exec.rs`). The bytes are not good enough for
-//! secrets, and the kernel keeps no secrets. No lock is taken: the state is one atomic.
+//! Random bytes for programs: `getrandom`, the random devices of /dev, and the bytes that a new program gets
+//! for its hash tables and stack protector (`process/exec.rs`).
+//!
+//! The bytes are the stream of ChaCha20. Its key comes from RDRAND, if the processor has it, and from the
+//! varying time that accesses to a device take. With option `seed=N` the key is N, so that every boot gives
+//! the same bytes. A spin lock guards the generator. The test `random-seed` compares the stream of a fixed
+//! seed, and the program `corners.c` checks the calls.
 
-use crate::arch::clock;
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::arch::{clock, lock::SpinLock};
+use crate::options;
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+use x86_64::instructions::{port::Port, random::RdRand};
 
-/// The state of the generator. Relaxed: the number publishes no other memory.
-static STATE: AtomicU64 = AtomicU64::new(0x853c_49e6_748f_ea9b);
+/// Number of measured accesses to a device. The time of each contributes to the key.
+const SAMPLES: usize = 512;
 
-/// Returns the next number: SplitMix64 (Steele, Lea and Flood 2014), mixed with the clock.
-fn next() -> u64 {
-    let mut z = STATE.fetch_add(0x9e37_79b9_7f4a_7c15, Relaxed) ^ clock::entropy().rotate_left(32);
-    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ z >> 31
+/// The generator; `None` until [`init`].
+static GENERATOR: SpinLock<Option<ChaCha20Rng>> = SpinLock::new(None);
+
+/// Chooses the key, once. The clock must run.
+pub fn init() {
+    let words = match options::seed() {
+        0 => gathered(),
+        seed => [seed, 0, 0, 0],
+    };
+    let mut key = [0; 32];
+    key.as_chunks_mut().0.iter_mut().zip(words).for_each(|(part, word)| *part = word.to_le_bytes());
+    *GENERATOR.lock() = Some(ChaCha20Rng::from_seed(key));
 }
 
-/// Fills the buffer with random bytes.
-pub fn fill(out: &mut [u8]) {
-    for part in out.chunks_mut(8) {
-        part.copy_from_slice(&next().to_ne_bytes()[..part.len()]);
+/// Returns unpredictable words. Each bit of a sample reaches many bits of the result, because the product of
+/// each step is rotated and multiplied again.
+fn gathered() -> [u64; 4] {
+    let mut words = [clock::epoch_ns(), clock::entropy(), 0, 0];
+    for n in 0..SAMPLES {
+        // SAFETY: reading the control port of the PIT has no effect.
+        unsafe { Port::<u8>::new(0x61).read() };
+        let word = &mut words[n % 4];
+        *word = (*word ^ clock::entropy()).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     }
+    if let Some(hardware) = RdRand::new() {
+        words.iter_mut().for_each(|word| *word ^= hardware.get_u64().unwrap_or(0));
+    }
+    words
+}
+
+/// Fills the buffer with random bytes. The buffer is short, because no interrupt arrives during the call.
+pub fn fill(out: &mut [u8]) {
+    GENERATOR.lock().as_mut().expect("a key").fill_bytes(out);
 }

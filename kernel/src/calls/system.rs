@@ -1,10 +1,13 @@
 //! The calls about the system as a whole: uname and getrandom. They have no state. The release that uname
 //! returns must agree with `proc/settings.rs` and `proc/system.rs`. The random bytes come from
-//! `arch/random.rs` and are not good enough for secrets.
+//! `arch/random.rs`. The program `corners.c` tests getrandom.
 
-use crate::arch::{frame::Frame, random};
+use crate::arch::{frame::Frame, preempt::preempt_point, random};
 use crate::calls::answer::{Answer, Calls};
+use crate::calls::descriptors::MAX_TRANSFER;
 use crate::platform::user;
+use crate::sched::current;
+use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[(__NR_uname, uname), (__NR_getrandom, getrandom)];
@@ -21,13 +24,22 @@ fn uname(frame: &mut Frame) -> Answer {
 }
 
 fn getrandom(frame: &mut Frame) -> Answer {
-    let [out, len, ..] = frame.args();
+    let [out, len, flags, ..] = frame.args();
+    let kinds = GRND_RANDOM | GRND_INSECURE;
+    let flags = flags as u32;
+    if flags & !(kinds | GRND_NONBLOCK) != 0 || flags & kinds == kinds {
+        return Err(Errno::EINVAL);
+    }
     let mut part = [0; 256];
-    let len = len.min(i32::MAX as u64);
+    let len = len.min(MAX_TRANSFER);
     for done in (0..len).step_by(part.len()) {
         let bytes = part.len().min((len - done) as usize);
         random::fill(&mut part[..bytes]);
-        user::copy_out(out.wrapping_add(done), &part[..bytes])?;
+        match user::copy_out(out.wrapping_add(done), &part[..bytes]) {
+            Err(error) if done == 0 => return Err(error),
+            Ok(()) if !current().is_killed() => preempt_point(),
+            _ => return Ok(done),
+        }
     }
     Ok(len)
 }

@@ -11,7 +11,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::{File, READABLE, Stat, open::Open};
+use crate::files::{File, NO_INODE, READABLE, Stat, open::Open};
 use crate::sched::mutex::{Mutex, MutexGuard};
 use crate::sched::wait::{self, Key};
 use alloc::collections::BTreeMap;
@@ -225,7 +225,7 @@ impl Interest {
 
 impl File for Epoll {
     fn stat(&self) -> Stat {
-        Stat { inode: self.key().at, mode: 0o600, links: 1, ..Stat::default() }
+        Stat { inode: NO_INODE, mode: 0o600, links: 1, ..Stat::default() }
     }
 
     fn ready(&self) -> u32 {

@@ -5,7 +5,7 @@
 //! file. The program `files.c` of the tests checks the file with epoll.
 
 use crate::arch::lock::SpinLock;
-use crate::files::{File, READABLE, Stat, WRITABLE, buffer::UserBuffer};
+use crate::files::{File, NO_INODE, READABLE, Stat, WRITABLE, buffer::UserBuffer};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 
@@ -94,7 +94,7 @@ impl File for Event {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: self.key().at, mode: 0o600, links: 1, ..Stat::default() }
+        Stat { inode: NO_INODE, mode: 0o600, links: 1, ..Stat::default() }
     }
 
     fn ready(&self) -> u32 {

@@ -166,6 +166,9 @@ pub trait File: Send + Sync {
     }
 }
 
+/// The inode number of all files that have no node and no other number, as on Linux.
+pub const NO_INODE: u64 = 1;
+
 /// POLLIN.
 pub const READABLE: u32 = 1;
 /// POLLOUT.

@@ -11,7 +11,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE, buffer::UserBuffer};
+use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE, buffer::UserBuffer, tree};
 use crate::platform::user::UserPtr;
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{current, mutex::Mutex};
@@ -68,6 +68,8 @@ impl State {
 
 /// The state that both ends share.
 pub struct Pipe {
+    /// The number of the pipe, which no node has.
+    inode: u64,
     state: SpinLock<State>,
     /// Held by a reader while it copies bytes. The reader removes the bytes from the pipe only after the
     /// copy.
@@ -111,7 +113,7 @@ impl Pipe {
     pub fn new() -> Arc<Self> {
         let state =
             State { bytes: VecDeque::new(), open: [0; 2], opened: [0; 2], room: ROOM, changes: [0; 2] };
-        Arc::new(Pipe { state: SpinLock::new(state), reading: Mutex::new() })
+        Arc::new(Pipe { inode: tree::new_inode(), state: SpinLock::new(state), reading: Mutex::new() })
     }
 
     /// Counts a new end, and empties the pipe if it had no open end. Returns how many ends of the other kind
@@ -197,7 +199,7 @@ impl Pipe {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: self.key().at, mode: FIFO | 0o600, links: 1, ..Stat::default() }
+        Stat { inode: self.inode, mode: FIFO | 0o600, links: 1, ..Stat::default() }
     }
 }
 

@@ -6,7 +6,7 @@
 //! `files.c` of the tests checks a timerfd with epoll.
 
 use crate::arch::{clock, lock::SpinLock};
-use crate::files::{File, READABLE, Stat, buffer::UserBuffer};
+use crate::files::{File, NO_INODE, READABLE, Stat, buffer::UserBuffer};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use freehold::error::Errno;
 
@@ -92,7 +92,7 @@ impl File for Timer {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: self.key().at, mode: 0o600, links: 1, ..Stat::default() }
+        Stat { inode: NO_INODE, mode: 0o600, links: 1, ..Stat::default() }
     }
 
     fn ready(&self) -> u32 {

@@ -38,8 +38,14 @@ const MAX_LINKS: usize = 40;
 /// Maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 255;
 
-/// The number of the next node.
+/// The number of the next node, pipe or socket.
 static NEXT_INODE: AtomicU64 = AtomicU64::new(2);
+
+/// Returns the number of a new node, pipe or socket.
+pub fn new_inode() -> u64 {
+    NEXT_INODE.fetch_add(1, Relaxed)
+}
+
 /// The root: a pointer from `Arc::into_raw` that is never freed.
 static ROOT: AtomicPtr<Node> = AtomicPtr::new(core::ptr::null_mut());
 
@@ -159,7 +165,7 @@ impl Node {
     pub fn new(mode: u32, kind: Kind) -> Arc<Node> {
         let now = clock::epoch_ns() + clock::now_ns();
         Arc::new(Node {
-            inode: NEXT_INODE.fetch_add(1, Relaxed),
+            inode: new_inode(),
             mode: AtomicU32::new(mode),
             parent: SpinLock::new(Weak::new()),
             keeps: SpinLock::new(None),

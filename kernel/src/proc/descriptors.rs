@@ -39,7 +39,7 @@ fn name_of(open: &Open) -> Vec<u8> {
     match node_of(&*open.file) {
         Some(node) => path_of(node, &open.name),
         None if open.name.ends_with(b":") => {
-            let inode = open.file.stat().inode & 0xffff_ffff;
+            let inode = open.file.stat().inode;
             [&*open.name, format!("[{inode}]").as_bytes()].concat()
         }
         None => open.name.clone(),

@@ -12,7 +12,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
-use crate::files::{CHARACTER, FAILED, File, READABLE, Stat, buffer::UserBuffer, open::Open};
+use crate::files::{CHARACTER, FAILED, File, NO_INODE, READABLE, Stat, buffer::UserBuffer, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::platform::{Machine, key};
 use crate::sched::{current, wait::Key};
@@ -281,7 +281,7 @@ impl File for Fault {
     }
 
     fn stat(&self) -> Stat {
-        Stat { inode: &raw const self.handle as u64, mode: 0o600, links: 1, ..Stat::default() }
+        Stat { inode: NO_INODE, mode: 0o600, links: 1, ..Stat::default() }
     }
 
     fn ready(&self) -> u32 {

@@ -13,6 +13,7 @@
 #include <sys/mount.h>
 #include <sys/personality.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
@@ -422,6 +423,28 @@ static void deep_tree_is_freed_with_its_mount(void) {
     CHECK(!chdir("/tmp") && !umount("/tmp/deep") && !rmdir("/tmp/deep"));
 }
 
+static void random_bytes_are_unpredictable(void) {
+    enum { NONBLOCK = 1, RANDOM = 2, INSECURE = 4 };
+    static unsigned char bytes[2][4096];
+    int ones = 0, counts[256] = {0};
+    for (int n = 0; n < 2; n++) CHECK(getrandom(bytes[n], 4096, 0) == 4096);
+    CHECK(memcmp(bytes[0], bytes[1], 4096));
+    for (int n = 0; n < 8192; n++) {
+        unsigned char byte = bytes[n / 4096][n % 4096];
+        ones += __builtin_popcount(byte);
+        counts[byte]++;
+    }
+    CHECK(ones > 32000 && ones < 33536);
+    for (int n = 0; n < 256; n++) CHECK(counts[n]);
+    CHECK(getrandom(bytes, 5, NONBLOCK | RANDOM) == 5 && getrandom(bytes, 0, INSECURE) == 0);
+    FAILS(getrandom(bytes, 1, RANDOM | INSECURE), EINVAL);
+    FAILS(getrandom(bytes, 1, 8), EINVAL);
+    FAILS(syscall(SYS_getrandom, 16, 1, 0), EFAULT);
+    char *at = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(!munmap(at + 4096, 4096) && getrandom(at + 4096 - 256, 512, 0) == 256);
+    CHECK(!munmap(at, 4096));
+}
+
 // With the argument `unprivileged`, skips the parts that need privileges outside of the user namespace.
 int main(int argc, char **argv) {
     if (argc == 2 && strcmp(argv[1], "unprivileged")) return executed(argv[1]);
@@ -438,6 +461,7 @@ int main(int argc, char **argv) {
         PART(locking_too_much_memory_kills);
     }
     PART(shared_memory_is_committed);
+    PART(random_bytes_are_unpredictable);
     PART(memory_policies_are_accepted);
     PART(errors_are_checked_in_the_order_of_linux);
     PART(prctl_stores_its_settings);

@@ -5,7 +5,10 @@
 #include "check.h"
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 #include <sys/mount.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 
@@ -64,9 +67,40 @@ static void hugetlbfs_can_be_mounted(void) {
     CHECK(pwrite(setting, "0", 1, 0) == 1 && close(setting) == 0);
 }
 
+static ino_t inode_of(int file) {
+    struct stat stat;
+    CHECK(fstat(file, &stat) == 0);
+    return stat.st_ino;
+}
+
+static void names_file(int file, const char *form) {
+    char path[64], name[64], expected[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", file);
+    snprintf(expected, sizeof expected, form, (unsigned long)inode_of(file));
+    long bytes = readlink(path, name, sizeof name - 1);
+    CHECK(bytes > 0 && !(name[bytes] = 0) && !strcmp(name, expected));
+}
+
+// Numbers of files are counted. They are no addresses of the kernel.
+static void files_without_names_have_small_numbers(void) {
+    int pipes[4], sockets[2];
+    CHECK(!pipe(pipes) && !pipe(pipes + 2) && !socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
+    int events[] = {eventfd(0, 0), epoll_create1(0)};
+    CHECK(inode_of(pipes[0]) == inode_of(pipes[1]) && inode_of(pipes[0]) != inode_of(pipes[2]));
+    CHECK(inode_of(sockets[0]) != inode_of(sockets[1]));
+    CHECK(inode_of(events[0]) == inode_of(events[1]));
+    names_file(pipes[0], "pipe:[%lu]");
+    names_file(pipes[3], "pipe:[%lu]");
+    names_file(sockets[0], "socket:[%lu]");
+    int files[] = {pipes[0], pipes[2], sockets[0], sockets[1], events[0], events[1]};
+    for (int n = 0; n < 6; n++) CHECK(inode_of(files[n]) < 1UL << 40);
+    for (int n = 0; n < 4; n++) CHECK(!close(pipes[n]));
+}
+
 int main(void) {
     PART(hugetlbfs_can_be_mounted);
     PART(files_can_be_linked_renamed_and_removed);
     PART(holes_read_as_zeroes);
+    PART(files_without_names_have_small_numbers);
     return 0;
 }
