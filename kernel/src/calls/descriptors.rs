@@ -227,8 +227,8 @@ fn fcntl(frame: &mut Frame) -> Answer {
         F_GETPIPE_SZ => pipe::room(&*open.file, None).map(|bytes| bytes as u64),
         F_SETPIPE_SZ => pipe::room(&*open.file, Some(argument as u32 as usize)).map(|bytes| bytes as u64),
         F_GET_SEALS => {
-            let seals = open.file.mapping().and_then(|mapping| mapping.seals()).ok_or(Errno::EINVAL)?;
-            Ok(seals.bits().into())
+            let mapping = open.file.mapping().ok_or(Errno::EINVAL)?;
+            Ok(mapping.seals().unwrap_or(Seals::SEAL).bits().into())
         }
         F_ADD_SEALS => add_seals(&open, argument as u32),
         _ => Err(Errno::EINVAL),
@@ -247,13 +247,16 @@ const F_GETPIPE_SZ: u32 = 1032;
 const F_ADD_SEALS: u32 = 1033;
 const F_GET_SEALS: u32 = 1034;
 
-/// Performs F_ADD_SEALS.
+/// Performs F_ADD_SEALS. Only files of memfd_create accept seals.
 fn add_seals(open: &Open, seals: u32) -> Answer {
     let mapping = open.file.mapping().ok_or(Errno::EINVAL)?;
     if !open.may_write() {
         return Err(Errno::EPERM);
     }
     let mut seals = Seals::from_bits(seals).ok_or(Errno::EINVAL)?;
+    if mapping.seals().is_none() {
+        return Err(Errno::EPERM);
+    }
     let can_run = node_of(&*open.file).is_some_and(|node| node.mode.load(Relaxed) & 0o111 != 0);
     if seals.contains(Seals::EXEC) && can_run {
         // F_SEAL_EXEC on an executable file also seals its contents.

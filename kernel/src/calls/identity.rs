@@ -141,10 +141,7 @@ fn capset(frame: &mut Frame) -> Answer {
 pub fn of(pid: u32) -> Result<Arc<Process>, Errno> {
     match pid {
         0 => Ok(current().process().clone()),
-        pid => match process::find(pid) {
-            Some(process) => Ok(process),
-            None => process::find_thread(pid).map(|(process, _)| process).ok_or(Errno::ESRCH),
-        },
+        pid => process::of_thread(pid).ok_or(Errno::ESRCH),
     }
 }
 

@@ -13,8 +13,11 @@
 use crate::arch::{frame::Frame, lock::SpinLock};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::descriptors::parts;
+use crate::calls::pidfds::process_by;
+use crate::errno;
+use crate::files::open::Open;
 use crate::platform::{Machine, Space, user};
-use crate::process::{self, exit, status::Status};
+use crate::process::{self, Process, exit, status::Status};
 use crate::sched::current;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -68,7 +71,10 @@ fn mmap(frame: &mut Frame) -> Answer {
     let thread = current();
     let file = match flags.contains(MapFlags::ANONYMOUS) {
         true => None,
-        false => Some(thread.process().files.get(descriptor & 0xffff_ffff)?.mapped()?),
+        false => {
+            let open = thread.process().files.get(descriptor)?;
+            Some(open.mapped().map_err(|error| refusal(&open, error, len, prot, flags))?)
+        }
     };
     let mapped = thread.space().mmap(at, len, prot, flags, file.as_ref(), offset);
     mapped.map_err(|error| {
@@ -80,6 +86,18 @@ fn mmap(frame: &mut Frame) -> Answer {
             error => error.errno(),
         }
     })
+}
+
+/// Returns the error of mmap for a file that has no pages. As on Linux, ENODEV is the last error that is
+/// checked.
+fn refusal(open: &Open, error: Errno, len: u64, prot: Prot, flags: MapFlags) -> Errno {
+    let is_shared = flags.contains(MapFlags::SHARED);
+    match error {
+        errno::ENODEV if len == 0 || !is_shared && !flags.contains(MapFlags::PRIVATE) => Errno::EINVAL,
+        errno::ENODEV if is_shared && prot.contains(Prot::WRITE) && !open.may_write() => Errno::EACCES,
+        errno::ENODEV if !open.may_read() => Errno::EACCES,
+        error => error,
+    }
 }
 
 /// Returns the requested protection. With READ_IMPLIES_EXEC, reading implies executing (personality(2)).
@@ -220,17 +238,11 @@ fn ranges(at: u64, count: u64) -> Result<Vec<IoVec>, Errno> {
     Ok(parts(at, count)?.iter().map(|[base, len]| IoVec { base: *base, len: *len }).collect())
 }
 
-/// Returns the address space of the process with this PID. Fails with ESRCH if there is no such process.
-fn space_of(pid: u64) -> Result<Space, Errno> {
-    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+/// Returns the address space of a process. Fails with ESRCH if the process has ended. Permissions are not
+/// checked.
+fn space_of(process: &Process) -> Result<Space, Errno> {
     let space = process.space.lock().clone();
     space.ok_or(Errno::ESRCH)
-}
-
-/// Returns the address space of a process whose memory the caller accesses. Permissions are not checked.
-fn traced_space(pid: u64) -> Result<Space, Errno> {
-    process::find(pid as u32).ok_or(Errno::ESRCH)?;
-    space_of(pid)
 }
 
 /// Performs process_madvise: advises about the memory of the process that a pidfd represents.
@@ -240,10 +252,7 @@ fn process_madvise(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let ranges = ranges(at, count)?;
-    let open = crate::calls::descriptors::file(descriptor)?;
-    let pid = open.file.process().ok_or(Errno::EBADF)?;
-    process::find(pid).ok_or(Errno::ESRCH)?;
-    let space = space_of(pid.into())?;
+    let space = space_of(&*process_by(descriptor)?)?;
     let own = Counted::ptr_eq(&space, current().space());
     let advice = match Advice::from_raw(advice as u32) {
         Ok(advice) => advice,
@@ -272,7 +281,7 @@ fn transfer(frame: &mut Frame, f: Transfer) -> Answer {
         return Err(Errno::EINVAL);
     }
     let (local, remote) = (ranges(local, locals)?, ranges(remote, remotes)?);
-    let other = traced_space(pid)?;
+    let other = space_of(&*process::of_thread(pid as u32).ok_or(Errno::ESRCH)?)?;
     f(current().space(), &local, &other, &remote).map(|bytes| bytes as u64).map_err(|error| error.errno())
 }
 

@@ -12,12 +12,15 @@ use crate::process::{self, Process};
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
     (__NR_pidfd_open, pidfd_open),
     (__NR_pidfd_send_signal, pidfd_send_signal),
+    (__NR_pidfd_getfd, pidfd_getfd),
     (__NR_process_mrelease, process_mrelease),
 ];
 
@@ -32,27 +35,92 @@ pub fn process_of(open: &Open) -> Result<Arc<Process>, Errno> {
     file.map(|file| file.0.clone()).or_else(by_folder).ok_or(Errno::EBADF)
 }
 
+/// Numbers that represent the calling thread and the calling process where a call expects a descriptor of a
+/// process.
+const SELF_THREAD: i32 = -10_000;
+const SELF_PROCESS: i32 = -10_001;
+
+/// Returns the process that a descriptor, `SELF_THREAD` or `SELF_PROCESS` represents.
+///
+/// # Errors
+///
+/// EBADF if the descriptor represents no process.
+pub fn process_by(descriptor: u64) -> Result<Arc<Process>, Errno> {
+    match descriptor as i32 {
+        SELF_THREAD | SELF_PROCESS => Ok(current().process().clone()),
+        _ => process_of(&*file(descriptor)?),
+    }
+}
+
+/// Performs pidfd_open. With PIDFD_THREAD, only the first thread of a process can be opened.
 fn pidfd_open(frame: &mut Frame) -> Answer {
     let [pid, flags, ..] = frame.args();
-    if pid as i32 <= 0 || flags as u32 & !O_NONBLOCK != 0 {
+    let flags = flags as u32;
+    if pid as i32 <= 0 || flags & !(O_NONBLOCK | PIDFD_THREAD) != 0 {
         return Err(Errno::EINVAL);
     }
     let Some(process) = process::find(pid as u32) else {
-        return Err(process::find_thread(pid as u32).map_or(Errno::ESRCH, |_| Errno::EINVAL));
+        let is_thread = process::find_thread(pid as u32).is_some();
+        return Err(match is_thread {
+            true if flags & PIDFD_THREAD != 0 => Errno::EINVAL,
+            true => Errno::ENOENT,
+            false => Errno::ESRCH,
+        });
     };
-    current().process().files.add(pidfd::open(&process, flags as u32), 0, true)
+    let flags = flags & O_NONBLOCK;
+    current().process().files.add(pidfd::open(&process, flags), 0, true)
 }
+
+/// Opens a thread instead of a process.
+const PIDFD_THREAD: u32 = O_EXCL;
+/// Recipients of a signal: the thread, the process, or the process group that the descriptor represents.
+const TO_THREAD: u32 = 1;
+const TO_PROCESS: u32 = 2;
+const TO_GROUP: u32 = 4;
 
 fn pidfd_send_signal(frame: &mut Frame) -> Answer {
     let [descriptor, signal, info, flags, ..] = frame.args();
+    let flags = flags as u32;
+    if flags & !(TO_THREAD | TO_PROCESS | TO_GROUP) != 0 || flags.count_ones() > 1 {
+        return Err(Errno::EINVAL);
+    }
+    let process = process_by(descriptor)?;
+    if process::find(process.pid).is_none() {
+        return Err(Errno::ESRCH);
+    }
+    let to = match descriptor as i32 {
+        SELF_THREAD if flags == 0 => TO_THREAD,
+        _ => flags,
+    };
+    match to {
+        TO_THREAD => {
+            let tid = if descriptor as i32 == SELF_THREAD { current().tid() } else { process.pid };
+            let (_, thread) = process::find_thread(tid).ok_or(Errno::ESRCH)?;
+            signals::send_with(&process, Some(&thread), signal, info)?;
+        }
+        TO_GROUP => {
+            let is_member = |other: &Arc<Process>| other.group.load(Relaxed) == process.pid;
+            let members: Vec<_> = process::all().into_iter().filter(is_member).collect();
+            members.first().ok_or(Errno::ESRCH)?;
+            members.iter().try_for_each(|member| signals::send_with(member, None, signal, info))?;
+        }
+        _ => signals::send_with(&process, None, signal, info)?,
+    }
+    Ok(0)
+}
+
+/// Performs pidfd_getfd: copies a descriptor of another process.
+fn pidfd_getfd(frame: &mut Frame) -> Answer {
+    let [descriptor, target, flags, ..] = frame.args();
     if flags as u32 != 0 {
         return Err(Errno::EINVAL);
     }
     let process = process_of(&*file(descriptor)?)?;
-    if process::find(process.pid).is_none() {
+    if process.status.lock().is_some() {
         return Err(Errno::ESRCH);
     }
-    signals::send_with(&process, signal, info).map(|()| 0)
+    let open = process.files.get(target)?;
+    current().process().files.add(open, 0, true)
 }
 
 /// Performs process_mrelease: waits until a killed process has ended. The process frees its memory itself.
@@ -61,7 +129,7 @@ fn process_mrelease(frame: &mut Frame) -> Answer {
     if flags as u32 != 0 {
         return Err(Errno::EINVAL);
     }
-    let process = process_of(&*file(descriptor)?)?;
+    let process = process_by(descriptor)?;
     let has_ended = || process.status.lock().is_some();
     if has_ended() {
         return Err(Errno::ESRCH);

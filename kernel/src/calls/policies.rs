@@ -49,19 +49,20 @@ fn tag(mode: u64, nodes: u64) -> u64 {
     mode | nodes << 32
 }
 
-/// Returns 1 if a mask contains node 0, the only node; otherwise 0.
+/// Returns the set of nodes in a mask. Node 0 is the only node that exists.
 ///
 /// # Errors
 ///
-/// EINVAL if the mask contains another node; EFAULT if it cannot be read.
+/// EINVAL if the mask contains a node above 31 or is too long; EFAULT if it cannot be read.
 fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
-    if at == 0 || bits <= 1 {
+    // As on Linux, the last of the bits does not count.
+    let bits = bits.wrapping_sub(1);
+    if at == 0 || bits == 0 {
         return Ok(0);
     }
     if bits > MAX_NODES {
         return Err(Errno::EINVAL);
     }
-    let bits = bits - 1;
     let mut all = 0;
     for word in 0..bits.div_ceil(64) {
         let mut value = UserPtr::<u64>::new(at).add(word).read()?;
@@ -73,7 +74,7 @@ fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
         }
         all |= value;
     }
-    if all & !1 != 0 { Err(Errno::EINVAL) } else { Ok(all) }
+    if all >> 32 != 0 { Err(Errno::EINVAL) } else { Ok(all) }
 }
 
 /// Fails with EINVAL if the mode does not exist or if it is combined with flags that it does not support.
@@ -90,8 +91,14 @@ fn check_mode(mode: u64) -> Result<(), Errno> {
 /// Returns the tag of a policy that a program requests, after `check_mode` accepted its mode.
 fn policy(mode: u64, nodes: u64) -> Result<u64, Errno> {
     let flags = mode & 0xffff_ffff & MODE_FLAGS;
+    // Relative nodes are counted among those that exist, so every set of them contains node 0.
+    if nodes != 0 && nodes & 1 == 0 && flags & RELATIVE == 0 {
+        return Err(Errno::EINVAL);
+    }
+    // Without a flag, the policy has only nodes that exist.
+    let nodes = if flags & (RELATIVE | STATIC) == 0 { nodes & 1 } else { nodes };
     match mode & 0xffff_ffff & !MODE_FLAGS {
-        DEFAULT if nodes == 0 && flags == 0 => Ok(0),
+        DEFAULT if nodes == 0 => Ok(0),
         LOCAL if nodes == 0 && flags == 0 => Ok(tag(LOCAL, 0)),
         PREFERRED if nodes == 0 && flags != 0 => Err(Errno::EINVAL),
         // As on Linux, PREFERRED without a node means the node on which the thread runs.
@@ -194,12 +201,12 @@ const MOVE: u64 = 2;
 /// Flag: move all pages.
 const MOVE_ALL: u64 = 4;
 
-/// Returns the process with this PID, or for 0 the calling process.
+/// Returns the process of the thread with this number, or for 0 the calling process.
 fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
     if pid as i32 == 0 {
         return Ok(current().process().clone());
     }
-    process::find(pid as u32).ok_or(Errno::ESRCH)
+    process::of_thread(pid as u32).ok_or(Errno::ESRCH)
 }
 
 /// Performs migrate_pages. Only checks the arguments, because there is one node.
@@ -208,7 +215,7 @@ fn migrate_pages(frame: &mut Frame) -> Answer {
     nodes(from, bits)?;
     let to = nodes(to, bits)?;
     let process = process_of(pid)?;
-    if to == 0 {
+    if to & 1 == 0 {
         return Err(Errno::EINVAL);
     }
     drop(process);

@@ -16,7 +16,7 @@ use crate::platform::user::{self, UserPtr};
 use crate::process::clone::{self, Request};
 use crate::process::exec::{self, Strings};
 use crate::process::reap::{self, Which};
-use crate::process::signal::{self, Action, IGNORE, Info, MAX_SIGNAL, job};
+use crate::process::signal::{self, Action, Info, MAX_SIGNAL, job};
 use crate::process::{
     exit, renew,
     signal::frame::AlternateStack,
@@ -65,7 +65,7 @@ fn clone_call(frame: &mut Frame) -> Answer {
     // Only clone3 has flags in the upper half.
     let (flags, exit_signal) = (u64::from(flags as u32 & !CSIGNAL), flags as u32 & CSIGNAL);
     let has = |flag: u32| flags & u64::from(flag) != 0;
-    if has(CLONE_PIDFD) && has(CLONE_PARENT_SETTID | CLONE_DETACHED) {
+    if has(CLONE_PIDFD) && has(CLONE_DETACHED) {
         return Err(Errno::EINVAL);
     }
     clone::clone(frame, &Request { flags, pidfd: parent_tid, parent_tid, child_tid, stack, tls, exit_signal })
@@ -79,27 +79,59 @@ fn clone3(frame: &mut Frame) -> Answer {
     if bytes > PAGE_SIZE {
         return Err(errno::E2BIG);
     }
-    // Bytes after the known fields must be zero.
-    const KNOWN: u64 = 88;
-    for n in KNOWN..bytes {
+    // Bytes after the known fields must be zero. Missing fields are zero.
+    let mut fields = [0; 88];
+    for n in fields.len() as u64..bytes {
         if UserPtr::<u8>::new(at).add(n).read()? != 0 {
             return Err(errno::E2BIG);
         }
     }
-    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls] =
-        UserPtr::<[u64; 8]>::new(at).read()?;
+    let given = fields.len().min(bytes as usize);
+    user::copy_in(at, &mut fields[..given])?;
+    let words: [u64; 11] =
+        core::array::from_fn(|n| u64::from_ne_bytes(core::array::from_fn(|byte| fields[8 * n + byte])));
+    let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, tids, tid_count, group] =
+        words;
     let has = |flag: u32| flags & u64::from(flag) != 0;
-    if exit_signal > MAX_SIGNAL.into() || (stack == 0) != (stack_bytes == 0) || has(CLONE_DETACHED | CSIGNAL)
-    {
+    let into_group = flags & CLONE_INTO_CGROUP != 0;
+    if tid_count > MOST_TIDS || (tids == 0) != (tid_count == 0) || exit_signal > MAX_SIGNAL.into() {
+        return Err(Errno::EINVAL);
+    }
+    if into_group && (group > i32::MAX as u64 || given < fields.len()) {
+        return Err(Errno::EINVAL);
+    }
+    let known = u64::from(u32::MAX) | CLONE_CLEAR_SIGHAND | CLONE_INTO_CGROUP;
+    if flags & !known != 0 || has(CLONE_DETACHED | CSIGNAL) || (stack == 0) != (stack_bytes == 0) {
         return Err(Errno::EINVAL);
     }
     if (has(CLONE_THREAD) || has(CLONE_PARENT)) && exit_signal != 0 {
         return Err(Errno::EINVAL);
     }
+    if tid_count > 0 {
+        return Err(refuse_tids(tids, tid_count));
+    }
+    if into_group {
+        // No descriptor represents a control group.
+        return Err(Errno::EBADF);
+    }
     user::check(stack, stack_bytes as usize).map_err(|_| Errno::EINVAL)?;
     let stack = stack + stack_bytes;
     let exit_signal = exit_signal as u32;
     clone::clone(frame, &Request { flags, pidfd, parent_tid, child_tid, stack, tls, exit_signal })
+}
+
+/// Maximum number of namespaces in which a thread has a number.
+const MOST_TIDS: u64 = 32;
+
+/// Returns the error for a program that chooses the number of a new thread (`set_tid` of clone3): EPERM, as on
+/// Linux for a program without the right to do so. An invalid request has Linux's error. There is one
+/// namespace.
+fn refuse_tids(at: u64, count: u64) -> Errno {
+    match UserPtr::<i32>::new(at).read() {
+        Err(error) => error,
+        Ok(tid) if tid < 1 || count > 1 => Errno::EINVAL,
+        Ok(_) => Errno::EPERM,
+    }
 }
 
 fn execve(frame: &mut Frame) -> Answer {
@@ -180,12 +212,8 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
     renew::renew(process);
     process.timers.lock().forget();
-    // Handlers belonged to the old program; ignored signals stay ignored.
-    let kept = |action: Action| match action.handler {
-        IGNORE => Action { handler: IGNORE, ..Action::default() },
-        _ => Action::default(),
-    };
-    let actions = process.actions().lock().map(kept);
+    // Handlers belonged to the old program.
+    let actions = process.actions().lock().map(Action::without_handler);
     process.share_actions(Arc::new(SpinLock::new(actions)));
     thread.alternate_stack.set(AlternateStack::NONE);
     thread.clear_tid.set(0);

@@ -198,7 +198,7 @@ fn kill(frame: &mut Frame) -> Answer {
     let here = current().process();
     let group = match pid as i32 {
         pid @ 1.. => {
-            send(&process::find(pid as u32).ok_or(Errno::ESRCH)?, None, info)?;
+            send(&process::of_thread(pid as u32).ok_or(Errno::ESRCH)?, None, info)?;
             return Ok(0);
         }
         0 => Some(here.group.load(Relaxed)),
@@ -252,15 +252,20 @@ fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     Ok(info)
 }
 
-/// Sends a signal with the information at `at`. If `at` is null, sends it with the information that kill
+/// Sends a signal, to one thread if `thread` is given, with the information at `at`. If `at` is null, sends it with the information that kill
 /// sends.
-pub fn send_with(process: &Arc<Process>, signal: u64, at: u64) -> Result<(), Errno> {
+pub fn send_with(
+    process: &Arc<Process>,
+    thread: Option<&Arc<Thread>>,
+    signal: u64,
+    at: u64,
+) -> Result<(), Errno> {
     let sent = match at {
         0 => Info::from_here(number(signal)?, 0),
         _ if Info::read(at)?.signal != signal as u32 => return Err(Errno::EINVAL),
         _ => info(signal, at, process.pid)?,
     };
-    send(process, None, sent)
+    send(process, thread, sent)
 }
 
 fn sigqueueinfo(frame: &mut Frame) -> Answer {

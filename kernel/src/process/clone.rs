@@ -87,6 +87,9 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     if request.has(CLONE_PIDFD) && request.has(CLONE_THREAD) {
         return Err(Errno::EINVAL);
     }
+    if request.has(CLONE_PIDFD) && request.has(CLONE_PARENT_SETTID) && request.pidfd == request.parent_tid {
+        return Err(Errno::EINVAL);
+    }
     let here = current();
     if !request.has(CLONE_THREAD) {
         room_for_process(here.process())?;
@@ -203,7 +206,9 @@ fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> R
         process.share_actions(here.actions());
     }
     if request.flags & CLONE_CLEAR_SIGHAND != 0 {
-        *process.actions().lock() = [Action::default(); 65];
+        let actions = process.actions();
+        let mut actions = actions.lock();
+        *actions = actions.map(Action::without_handler);
     }
     Ok(process)
 }

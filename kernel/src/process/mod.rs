@@ -455,6 +455,11 @@ pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
     find(tid).and_then(in_process).or_else(|| all().into_iter().find_map(in_process))
 }
 
+/// Returns the process of the thread with this number. A process that has ended is found by its own number.
+pub fn of_thread(tid: u32) -> Option<Arc<Process>> {
+    find(tid).or_else(|| find_thread(tid).map(|(process, _)| process))
+}
+
 /// Returns the numbers of all processes.
 pub fn pids() -> Vec<u32> {
     ALL.lock().keys().copied().collect()

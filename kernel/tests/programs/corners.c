@@ -423,6 +423,88 @@ static void deep_tree_is_freed_with_its_mount(void) {
     CHECK(!chdir("/tmp") && !umount("/tmp/deep") && !rmdir("/tmp/deep"));
 }
 
+// Node 0 is the only node. A policy may name more nodes, but at least one must exist.
+static void nodes_of_policies_must_exist(void) {
+    enum { DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL, MANY, WEIGHTED, RELATIVE = 1 << 14, STATIC = 1 << 15 };
+    unsigned long zero = 1, other = 2, both = 3, none = 0;
+    for (int mode = PREFERRED; mode <= WEIGHTED; mode++) {
+        if (mode == LOCAL) continue;
+        CHECK(!syscall(SYS_set_mempolicy, mode, &both, 64) && !syscall(SYS_set_mempolicy, mode, &zero, 64));
+        CHECK(!syscall(SYS_set_mempolicy, mode | STATIC, &both, 64));
+        CHECK(!syscall(SYS_set_mempolicy, mode | RELATIVE, &other, 64));
+        FAILS(syscall(SYS_set_mempolicy, mode, &other, 64), EINVAL);
+        FAILS(syscall(SYS_set_mempolicy, mode | STATIC, &other, 64), EINVAL);
+        FAILS(syscall(SYS_set_mempolicy, mode | RELATIVE, &none, 64), EINVAL);
+    }
+    CHECK(!syscall(SYS_set_mempolicy, DEFAULT | STATIC, 0, 0));
+    CHECK(!syscall(SYS_set_mempolicy, DEFAULT | RELATIVE, &none, 64));
+    for (int mode = DEFAULT; mode <= WEIGHTED; mode++) FAILS(syscall(SYS_set_mempolicy, mode, &zero, 0), EINVAL);
+    FAILS(syscall(SYS_set_mempolicy, LOCAL, &zero, 64), EINVAL);
+    FAILS(syscall(SYS_set_mempolicy, WEIGHTED + 1, &zero, 64), EINVAL);
+    FAILS(syscall(SYS_set_mempolicy, BIND, 16, 64), EFAULT);
+    CHECK(!syscall(SYS_set_mempolicy, DEFAULT, 0, 0));
+}
+
+static volatile int other_tid;
+
+static void *tell_tid(void *unused) {
+    other_tid = gettid();
+    return wait_for_ever(unused);
+}
+
+static void process_is_found_by_any_thread(void) {
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        long from = 5, to = 0;
+        struct iovec here = {&to, 8}, there = {&from, 8};
+        CHECK(!pthread_create(&thread, 0, tell_tid, 0));
+        while (!other_tid) usleep(1000);
+        CHECK(syscall(SYS_process_vm_readv, other_tid, &here, 1, &there, 1, 0) == 8 && to == 5);
+        CHECK(syscall(SYS_process_vm_writev, other_tid, &there, 1, &here, 1, 0) == 8);
+        FAILS(syscall(SYS_process_vm_readv, 0, &here, 1, &there, 1, 0), ESRCH);
+        CHECK(!syscall(SYS_move_pages, other_tid, 0, 0, 0, 0, 0) && !kill(other_tid, 0));
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+}
+
+static void prctl_moves_arguments_and_heap(void) {
+    enum { BRK = 7, ARG_START = 8, ARG_END = 9, EXE_FILE = 13, MAP = 14, MAP_SIZE = 15 };
+    unsigned size = 0;
+    CHECK(!prctl(PR_SET_MM, MAP_SIZE, &size, 0, 0) && size == 104);
+    FAILS(prctl(PR_SET_MM, MAP_SIZE, 16, 0, 0), EFAULT);
+    FAILS(prctl(PR_SET_MM, BRK, sbrk(0), 0, 1), EINVAL);
+    FAILS(prctl(PR_SET_MM, BRK, sbrk(0), 1, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, MAP, 16, 103, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, MAP, 16, 104, 0), EFAULT);
+    unsigned long map[13] = {0};
+    FAILS(prctl(PR_SET_MM, MAP, map, 104, 0), EINVAL);
+    pid_t child = fork();
+    if (child == 0) {
+        char *at = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        strcpy(at, "renamed");
+        if (prctl(PR_SET_MM, ARG_START, at, 0, 0)) {
+            // A program without the right may set all fields together.
+            CHECK(errno == EPERM);
+            FAILS(prctl(PR_SET_MM, 99, at, 0, 0), EPERM);
+        } else {
+            FAILS(prctl(PR_SET_MM, 99, at, 0, 0), EINVAL);
+            FAILS(prctl(PR_SET_MM, ARG_START, 0, 0, 0), EINVAL);
+            FAILS(prctl(PR_SET_MM, ARG_END, 0x700000000000, 0, 0), EFAULT);
+            FAILS(prctl(PR_SET_MM, EXE_FILE, 1000, 0, 0), EBADF);
+        }
+        unsigned long brk = (unsigned long)sbrk(0), start = (unsigned long)at;
+        unsigned long full[13] = {start, start + 1, start, start, brk, brk, start, start, start + 8, start, start, 0,
+                                  0xffffffffUL << 32};
+        CHECK(!prctl(PR_SET_MM, MAP, full, 104, 0) && !strcmp(text_of("/proc/self/cmdline"), "renamed"));
+        full[7] = start + 9;
+        FAILS(prctl(PR_SET_MM, MAP, full, 104, 0), EINVAL);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+}
+
 static void random_bytes_are_unpredictable(void) {
     enum { NONBLOCK = 1, RANDOM = 2, INSECURE = 4 };
     static unsigned char bytes[2][4096];
@@ -462,6 +544,9 @@ int main(int argc, char **argv) {
     }
     PART(shared_memory_is_committed);
     PART(random_bytes_are_unpredictable);
+    PART(nodes_of_policies_must_exist);
+    PART(process_is_found_by_any_thread);
+    PART(prctl_moves_arguments_and_heap);
     PART(memory_policies_are_accepted);
     PART(errors_are_checked_in_the_order_of_linux);
     PART(prctl_stores_its_settings);

@@ -333,6 +333,42 @@ static void epolls_cannot_form_cycles(void) {
     close(bell);
 }
 
+// A file of a folder in memory cannot be sealed. Only memfd_create makes files that can.
+static void only_memfds_can_be_sealed(void) {
+    int file = open("/dev/shm/sealed", O_RDWR | O_CREAT, 0600), reader = open("/dev/shm/sealed", O_RDONLY);
+    CHECK(fcntl(file, F_GET_SEALS) == F_SEAL_SEAL && fcntl(reader, F_GET_SEALS) == F_SEAL_SEAL);
+    CHECK(fcntl(file, F_ADD_SEALS, F_SEAL_GROW) == -1 && errno == EPERM);
+    CHECK(fcntl(file, F_ADD_SEALS, 0x100) == -1 && errno == EINVAL);
+    int folder = open("/dev/shm", O_RDONLY);
+    CHECK(fcntl(folder, F_GET_SEALS) == -1 && errno == EINVAL);
+    CHECK(!unlink("/dev/shm/sealed") && !close(file) && !close(reader) && !close(folder));
+}
+
+// Rights are checked before the file is found to have no pages.
+static void file_without_pages_cannot_be_mapped(void) {
+    static const struct { int end, bytes, rights, flags, error; } cases[] = {
+        {0, 4096, PROT_READ, MAP_SHARED, ENODEV},
+        {0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE, ENODEV},
+        {0, 4096, PROT_WRITE, MAP_SHARED, EACCES},
+        {0, 4096, PROT_WRITE, MAP_SHARED_VALIDATE, EACCES},
+        {1, 4096, PROT_NONE, MAP_SHARED, EACCES},
+        {1, 4096, PROT_READ, MAP_PRIVATE, EACCES},
+        {0, 0, PROT_READ, MAP_PRIVATE, EINVAL},
+        {0, 4096, PROT_READ, 0, EINVAL},
+    };
+    int ends[2];
+    CHECK(!pipe(ends));
+    for (unsigned n = 0; n < sizeof cases / sizeof *cases; n++) {
+        errno = 0;
+        CHECK(mmap(0, cases[n].bytes, cases[n].rights, cases[n].flags, ends[cases[n].end], 0) == MAP_FAILED);
+        CHECK(errno == cases[n].error);
+    }
+    int folder = open("/tmp", O_RDONLY);
+    CHECK(mmap(0, 4096, PROT_READ, MAP_SHARED, folder, 0) == MAP_FAILED && errno == ENODEV);
+    CHECK(mmap(0, 4096, PROT_WRITE, MAP_SHARED, folder, 0) == MAP_FAILED && errno == EACCES);
+    CHECK(!close(folder) && !close(ends[0]) && !close(ends[1]));
+}
+
 int main(void) {
     PART(mapping_and_file_have_the_same_contents);
     PART(truncated_file_loses_its_pages);
@@ -350,5 +386,7 @@ int main(void) {
     PART(maps_lists_vmas_stack_and_heap);
     PART(folder_entries_can_be_linked_and_renamed);
     PART(epolls_cannot_form_cycles);
+    PART(only_memfds_can_be_sealed);
+    PART(file_without_pages_cannot_be_mapped);
     return 0;
 }

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <linux/sched.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -237,6 +238,108 @@ static void pidfd_signals_and_polls_a_process(void) {
     CHECK(syscall(SYS_pidfd_open, child, 0) == -1 && errno == ESRCH);
 }
 
+#define FAILS(what, number) CHECK((what) == -1 && errno == (number))
+
+// Makes a process with clone3. Returns its exit status, or -1.
+static int cloned(struct clone_args *args, size_t bytes) {
+    pid_t child = syscall(SYS_clone3, args, bytes);
+    if (child == 0) _exit(0);
+    return child < 0 ? -1 : ended(child);
+}
+
+static void flags_of_clone_are_checked(void) {
+    struct { struct clone_args args; long more; } larger = {.args.exit_signal = SIGCHLD};
+    for (int bit = 33; bit < 64; bit++) {
+        struct clone_args args = {.flags = 1UL << bit, .exit_signal = SIGCHLD};
+        FAILS(cloned(&args, sizeof args), bit == 33 ? EBADF : EINVAL);
+    }
+    CHECK(!cloned(&larger.args, 64) && !cloned(&larger.args, 88) && !cloned(&larger.args, 96));
+    FAILS(cloned(&larger.args, 63), EINVAL);
+    larger.more = 1;
+    FAILS(cloned(&larger.args, 96), E2BIG);
+    pid_t tid = 0;
+    struct clone_args wrong[] = {
+        {.set_tid_size = 1},
+        {.set_tid = (unsigned long)&tid},
+        {.set_tid = (unsigned long)&tid, .set_tid_size = 33},
+        {.set_tid = (unsigned long)&tid, .set_tid_size = 1},
+        {.flags = 1UL << 33, .cgroup = 1UL << 40},
+        {.exit_signal = 65},
+        {.exit_signal = 1UL << 40},
+        {.stack_size = 4096},
+        {.flags = CLONE_PIDFD | CLONE_PARENT_SETTID, .pidfd = (unsigned long)&tid, .parent_tid = (unsigned long)&tid},
+        {.flags = 1UL << 32 | CLONE_SIGHAND | CLONE_VM},
+    };
+    for (unsigned n = 0; n < sizeof wrong / sizeof *wrong; n++) FAILS(cloned(wrong + n, sizeof *wrong), EINVAL);
+    FAILS(syscall(SYS_clone, CLONE_PIDFD | CLONE_PARENT_SETTID | SIGCHLD, 0, &tid, 0, 0), EINVAL);
+    FAILS(syscall(SYS_clone, CLONE_THREAD | SIGCHLD, 0, 0, 0, 0), EINVAL);
+    FAILS(syscall(SYS_clone, CLONE_SIGHAND | SIGCHLD, 0, 0, 0, 0), EINVAL);
+}
+
+static void handle(int signal) { (void)signal; }
+
+static void cleared_handlers_leave_ignored_signals(void) {
+    struct sigaction action;
+    struct clone_args args = {.flags = 1UL << 32, .exit_signal = SIGCHLD};
+    signal(SIGUSR1, SIG_IGN), signal(SIGUSR2, handle);
+    pid_t child = syscall(SYS_clone3, &args, sizeof args);
+    if (child == 0) {
+        CHECK(!sigaction(SIGUSR1, 0, &action) && action.sa_handler == SIG_IGN);
+        CHECK(!sigaction(SIGUSR2, 0, &action) && action.sa_handler == SIG_DFL && !action.sa_flags);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0 && !sigaction(SIGUSR2, 0, &action) && action.sa_handler == handle);
+    signal(SIGUSR1, SIG_DFL), signal(SIGUSR2, SIG_DFL);
+}
+
+static volatile int received;
+static void receive(int signal, siginfo_t *info, void *frame) { (void)info, (void)frame, received += signal; }
+
+// Numbers below -10000 represent the caller. Linux has them since 6.14.
+static void caller_is_its_own_pidfd(void) {
+    enum { SELF_THREAD = -10000, SELF_PROCESS = -10001, TO_THREAD = 1, TO_PROCESS = 2, TO_GROUP = 4 };
+    struct sigaction action = {.sa_sigaction = receive, .sa_flags = SA_SIGINFO};
+    struct { void *at; size_t bytes; } range = {pages(MAP_PRIVATE), 4096};
+    if (syscall(SYS_pidfd_send_signal, SELF_PROCESS, 0, 0, 0) == -1 && errno == EBADF) return;
+    CHECK(!sigaction(SIGUSR1, &action, 0));
+    CHECK(!syscall(SYS_pidfd_send_signal, SELF_THREAD, SIGUSR1, 0, 0) && received == SIGUSR1);
+    for (int to = 0; to <= TO_PROCESS; to++) CHECK(!syscall(SYS_pidfd_send_signal, SELF_PROCESS, SIGUSR1, 0, to));
+    CHECK(received == 4 * SIGUSR1);
+    FAILS(syscall(SYS_pidfd_send_signal, SELF_PROCESS, 0, 0, TO_THREAD | TO_PROCESS), EINVAL);
+    FAILS(syscall(SYS_pidfd_send_signal, SELF_PROCESS, 0, 0, 8), EINVAL);
+    FAILS(syscall(SYS_pidfd_send_signal, SELF_PROCESS - 1, 0, 0, 0), EBADF);
+    CHECK(syscall(SYS_process_madvise, SELF_PROCESS, &range, 1, MADV_COLD, 0) == 4096);
+    FAILS(syscall(SYS_process_mrelease, SELF_PROCESS, 0), EINVAL);
+    signal(SIGUSR1, SIG_DFL);
+    CHECK(!munmap(range.at, PAGES * 4096));
+    // A group is chosen by its first process.
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!setpgid(0, 0));
+        int self = syscall(SYS_pidfd_open, getpid(), 0);
+        CHECK(!syscall(SYS_pidfd_send_signal, self, SIGTERM, 0, TO_GROUP));
+        _exit(1);
+    }
+    CHECK(ended(child) == SIGTERM);
+}
+
+static void pidfd_copies_descriptors(void) {
+    int ends[2];
+    char byte;
+    CHECK(!pipe(ends));
+    pid_t child = fork();
+    if (child == 0) _exit(read(ends[0], &byte, 1) == 1 && byte == 'x' ? 0 : 1);
+    int process = syscall(SYS_pidfd_open, child, 0);
+    int copy = syscall(SYS_pidfd_getfd, process, ends[1], 0);
+    CHECK(process >= 0 && copy >= 0 && copy != ends[1] && fcntl(copy, F_GETFD) == FD_CLOEXEC);
+    FAILS(syscall(SYS_pidfd_getfd, process, 1000, 0), EBADF);
+    FAILS(syscall(SYS_pidfd_getfd, process, 0, 1), EINVAL);
+    FAILS(syscall(SYS_pidfd_getfd, ends[0], 0, 0), EBADF);
+    CHECK(write(copy, "x", 1) == 1 && ended(child) == 0);
+    FAILS(syscall(SYS_pidfd_getfd, process, 0, 0), ESRCH);
+    CHECK(!close(copy) && !close(process) && !close(ends[0]) && !close(ends[1]));
+}
+
 int main(int argc, char **argv) {
     itself = argv[0];
     if (argc > 2 && !strcmp(argv[1], "exit")) return atoi(argv[2]);
@@ -256,5 +359,9 @@ int main(int argc, char **argv) {
     PART(many_processes_run_at_once);
     PART(clone_flags_share_files_and_directory);
     PART(pidfd_signals_and_polls_a_process);
+    PART(flags_of_clone_are_checked);
+    PART(cleared_handlers_leave_ignored_signals);
+    PART(caller_is_its_own_pidfd);
+    PART(pidfd_copies_descriptors);
     return 0;
 }

@@ -61,6 +61,12 @@ impl Action {
         self.flags & u64::from(flag) != 0
     }
 
+    /// Returns the action of a process without handlers: a signal that was ignored stays ignored.
+    pub fn without_handler(self) -> Self {
+        let handler = if self.handler == IGNORE { IGNORE } else { DEFAULT };
+        Action { handler, ..Action::default() }
+    }
+
     /// Returns true if `signal` has no effect.
     pub fn ignores(&self, signal: u32) -> bool {
         self.handler == IGNORE || self.handler == DEFAULT && HARMLESS & bit(signal) != 0
