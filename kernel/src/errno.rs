@@ -21,6 +21,7 @@ pub const ENAMETOOLONG: Errno = Errno(36);
 pub const ENOSYS: Errno = Errno(38);
 pub const ENOTEMPTY: Errno = Errno(39);
 pub const ELOOP: Errno = Errno(40);
+pub const ENODATA: Errno = Errno(61);
 pub const ENOTSOCK: Errno = Errno(88);
 pub const ENOPROTOOPT: Errno = Errno(92);
 pub const EPROTONOSUPPORT: Errno = Errno(93);

@@ -17,6 +17,7 @@
 //! `wild.rs` passes random arguments.
 
 pub mod answer;
+mod attributes;
 mod contents;
 mod descriptors;
 mod events;
@@ -49,7 +50,7 @@ use crate::{errno, options, record};
 use answer::{Answer, Call, Calls};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
-use linux_raw_sys::general::__NR_restart_syscall;
+use linux_raw_sys::general::{__NR_io_uring_setup, __NR_restart_syscall};
 
 /// Number of entries of the table.
 const COUNT: usize = 512;
@@ -77,13 +78,14 @@ static TABLE: [Call; COUNT] = {
         names::CALLS,
         status::CALLS,
         contents::CALLS,
+        attributes::CALLS,
         poll::CALLS,
         events::CALLS,
         shm::CALLS,
         policies::CALLS,
         pidfds::CALLS,
         ptrace::CALLS,
-        &[(__NR_restart_syscall, restart)],
+        &[(__NR_restart_syscall, restart), (__NR_io_uring_setup, no_rings)],
     ];
     let mut file = 0;
     while file < files.len() {
@@ -198,6 +200,12 @@ fn restart(frame: &mut Frame) -> Answer {
     let answer = TABLE[call as usize](frame);
     thread.resumed.set(None);
     answer
+}
+
+/// Answers io_uring_setup, which programs call to learn that they must do without io_uring. The answer is that
+/// of a kernel without io_uring, and is not reported as missing.
+fn no_rings(_: &mut Frame) -> Answer {
+    Err(errno::ENOSYS)
 }
 
 /// Answers a call that the kernel lacks. Reports its number once.

@@ -10,6 +10,7 @@
 //! | [`node`] | an open node of the tree |
 //! | [`pages`] | file contents that are read from the archive on demand |
 //! | [`names`] | changes of the tree: removal, renaming, hard links |
+//! | [`attributes`] | extended attributes |
 //! | [`console`], [`devices`], [`pipe`], [`fifo`], [`socket`] | files without contents in the tree |
 //! | [`event`], [`timer`], [`epoll`] | descriptors for events |
 //!
@@ -22,6 +23,7 @@
 //! overrides `ready` and `ready_key`, and wakes the key at each change. Most calls that make a file without a
 //! path are in `calls/events.rs`.
 
+pub mod attributes;
 pub mod buffer;
 pub mod console;
 pub mod devices;

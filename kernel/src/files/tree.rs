@@ -13,6 +13,7 @@
 
 use crate::arch::{clock, lock::SpinLock};
 use crate::errno;
+use crate::files::attributes::Attributes;
 use crate::files::pages::{Archived, allocated};
 use crate::files::pipe::Pipe;
 use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
@@ -77,6 +78,8 @@ pub struct Node {
     pub is_archived: bool,
     /// For a directory: the page size of files made in it, if they have huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
+    /// The extended attributes.
+    pub attributes: Attributes,
     /// The kind, which never changes, with the contents.
     pub kind: Kind,
 }
@@ -176,6 +179,7 @@ impl Node {
             changing: Mutex::new(),
             is_archived: false,
             huge: None,
+            attributes: Attributes::default(),
             kind,
         })
     }

@@ -11,6 +11,8 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
+#include <sys/xattr.h>
 
 static void files_can_be_linked_renamed_and_removed(void) {
     struct stat a, b;
@@ -97,10 +99,57 @@ static void files_without_names_have_small_numbers(void) {
     for (int n = 0; n < 4; n++) CHECK(!close(pipes[n]));
 }
 
+#define FAILS(what, number) CHECK((what) == -1 && errno == (number))
+
+static void nodes_have_extended_attributes(void) {
+    char value[64] = "", name[300], large[70000] = "";
+    int file = open("/dev/shm/attributes", O_CREAT | O_RDWR, 0600);
+    CHECK(file >= 0 && !symlink("attributes", "/dev/shm/link"));
+    FAILS(getxattr("/dev/shm/attributes", "user.a", value, 64), ENODATA);
+    CHECK(!setxattr("/dev/shm/link", "user.a", "one", 3, 0) && !fsetxattr(file, "user.b", "", 0, XATTR_CREATE));
+    FAILS(setxattr("/dev/shm/attributes", "user.a", "x", 1, XATTR_CREATE), EEXIST);
+    FAILS(setxattr("/dev/shm/attributes", "user.c", "x", 1, XATTR_REPLACE), ENODATA);
+    FAILS(setxattr("/dev/shm/attributes", "user.a", "x", 1, 4), EINVAL);
+    CHECK(fgetxattr(file, "user.a", 0, 0) == 3 && fgetxattr(file, "user.a", value, 3) == 3);
+    CHECK(!memcmp(value, "one", 3) && fgetxattr(file, "user.b", value, 64) == 0);
+    FAILS(fgetxattr(file, "user.a", value, 2), ERANGE);
+    CHECK(!setxattr("/dev/shm/attributes", "user.a", "longer", 6, XATTR_REPLACE));
+    CHECK(getxattr("/dev/shm/attributes", "user.a", value, 64) == 6 && !memcmp(value, "longer", 6));
+    // A list may also contain names that a security module adds.
+    CHECK(flistxattr(file, 0, 0) >= 14 && memmem(large, flistxattr(file, large, 1000), "user.b", 7));
+    FAILS(flistxattr(file, value, 5), ERANGE);
+    CHECK(!removexattr("/dev/shm/attributes", "user.b"));
+    FAILS(fremovexattr(file, "user.b"), ENODATA);
+    FAILS(fsetxattr(file, "user.", "x", 1, 0), EINVAL);
+    FAILS(fsetxattr(file, "other.a", "x", 1, 0), EOPNOTSUPP);
+    FAILS(fgetxattr(file, "a", value, 64), EOPNOTSUPP);
+    FAILS(fsetxattr(file, "", "x", 1, 0), ERANGE);
+    memset(name, 'n', sizeof name - 1), memcpy(name, "user.", 5), name[299] = 0;
+    FAILS(fsetxattr(file, name, "x", 1, 0), ERANGE);
+    name[255] = 0;
+    CHECK(!fsetxattr(file, name, "x", 1, 0) && !fremovexattr(file, name));
+    FAILS(fsetxattr(file, "user.a", large, 65537, 0), E2BIG);
+    FAILS(syscall(SYS_fsetxattr, file, "user.a", 16, 5, 0), EFAULT);
+    CHECK(!fsetxattr(file, "user.a", large, 65536, 0) && fgetxattr(file, "user.a", large, 65536) == 65536);
+    // A link has no attributes of users.
+    FAILS(lsetxattr("/dev/shm/link", "user.a", "x", 1, 0), EPERM);
+    FAILS(lgetxattr("/dev/shm/link", "user.a", value, 64), ENODATA);
+    int ends[2];
+    CHECK(!pipe(ends));
+    FAILS(fsetxattr(ends[0], "user.a", "x", 1, 0), EPERM);
+    FAILS(fgetxattr(ends[0], "user.a", value, 64), ENODATA);
+    FAILS(fgetxattr(1000, "user.a", value, 64), EBADF);
+    FAILS(getxattr("/dev/shm/none", "user.a", value, 64), ENOENT);
+    FAILS(setxattr("/proc/self/maps", "user.a", "x", 1, 0), EOPNOTSUPP);
+    CHECK(!unlink("/dev/shm/link") && !unlink("/dev/shm/attributes") && !close(file));
+    CHECK(!close(ends[0]) && !close(ends[1]));
+}
+
 int main(void) {
     PART(hugetlbfs_can_be_mounted);
     PART(files_can_be_linked_renamed_and_removed);
     PART(holes_read_as_zeroes);
     PART(files_without_names_have_small_numbers);
+    PART(nodes_have_extended_attributes);
     return 0;
 }
