@@ -20,7 +20,7 @@ use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::{features::VectorState, lock::SpinLock};
 use crate::options;
 use crate::process::signal::{self, Info, job};
-use crate::process::{Process, Tracees, signal::frame::vectors_of, status::Status};
+use crate::process::{Process, Tracees, status::Status};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current, work};
 use alloc::boxed::Box;
@@ -408,7 +408,7 @@ fn take_copy(here: &Thread, frame: &mut Frame, stop: &Stop) -> u32 {
     *frame = Frame { vector: Frame::WHOLE, ..stop.frame };
     if stop.has_vectors {
         stop.vectors.load();
-        *vectors_of(frame) = stop.vectors.vectors();
+        *Thread::user_vectors_mut(frame) = stop.vectors.vectors();
     }
     here.fs_base.set(stop.bases[0]);
     here.gs_base.set(stop.bases[1]);

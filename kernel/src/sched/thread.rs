@@ -160,6 +160,12 @@ impl Thread {
         unsafe { &*core::ptr::from_ref(frame).cast::<Vectors>().sub(1) }
     }
 
+    /// Returns the vector registers of the calling thread's program, to change them.
+    pub fn user_vectors_mut(frame: &mut Frame) -> &mut Vectors {
+        // SAFETY: as in `user_vectors`, and no other reference to the registers exists.
+        unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
+    }
+
     /// Returns the registers of a thread's program, as they were when it entered the kernel.
     ///
     /// # Safety

@@ -125,7 +125,7 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     (frame.cs, frame.ss, frame.vector) = (USER_CODE, USER_DATA, Frame::WHOLE);
     // The handler begins with the vector registers, and the rights by protection keys, of a new program.
     VectorState::new().load();
-    *vectors_of(frame) = Vectors([[0; 16]; 16]);
+    *Thread::user_vectors_mut(frame) = Vectors([[0; 16]; 16]);
     Ok(())
 }
 
@@ -150,12 +150,6 @@ fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64
     words[MASK] = mask;
     words[INFO..].copy_from_slice(&info.words());
     words
-}
-
-/// Returns the vector registers of the calling thread's program.
-pub fn vectors_of(frame: &mut Frame) -> &mut Vectors {
-    // SAFETY: `entry.s` pushes the registers below the frame, and no other reference to them exists.
-    unsafe { &mut *core::ptr::from_mut(frame).cast::<Vectors>().sub(1) }
 }
 
 /// Returns from a handler: restores the registers in `frame` from the stack. Returns the restored rax. If the
@@ -194,7 +188,7 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     (f.vector, f.error, f.cs, f.ss) = (Frame::WHOLE, 0, USER_CODE, USER_DATA);
     let (rax, rsp) = (f.rax, f.rsp);
     image.load();
-    *vectors_of(frame) = image.vectors();
+    *Thread::user_vectors_mut(frame) = image.vectors();
     here.restart.set(None);
     crate::process::signal::set_blocked(words[MASK]);
     let [at, flags, bytes] = words[STACK..STACK + 3] else { unreachable!("three words") };
