@@ -14,7 +14,7 @@
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};
 use crate::arch::layout::direct;
-use crate::arch::{apic, clock, cpu, descriptors, features, jitter, random, report, serial};
+use crate::arch::{apic, clock, cpu, descriptors, features, halt, jitter, random, report, serial};
 use crate::boot::smp;
 use crate::files::console::{self, Console};
 use crate::files::tree::{self, Node};
@@ -24,11 +24,12 @@ use crate::process::exec::{self, Strings};
 use crate::process::{self, Process, fault, renew, standstill, thread, userfault};
 use crate::sched::{Thread, scheduler, timers};
 use crate::start_info::StartInfo;
-use crate::{options, proc, record};
+use crate::{errno, options, proc, record};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
+use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
 use freehold_kernel::{cpio, words};
 use linux_raw_sys::general::O_RDWR;
@@ -124,6 +125,22 @@ fn strings(module: &'static [u8], line: &str) -> Strings {
     }
 }
 
+/// Ends the machine because the first program cannot run. The status is that of a shell: 127 if a file is
+/// missing, 126 otherwise.
+fn refuse(path: &[u8], error: Errno) -> ! {
+    let (why, status) = match error {
+        Errno::ENOENT => ("it, or a file that it names, is missing", 127),
+        Errno::EACCES => ("it is no executable file", 126),
+        errno::ENOEXEC => ("it is neither a program for this machine nor a script", 126),
+        Errno::ENOMEM => ("memory is insufficient", 126),
+        errno::ELOOP => ("too many scripts or links lead to each other", 126),
+        _ => ("the program is invalid", 126),
+    };
+    let name = alloc::string::String::from_utf8_lossy(path).into_owned();
+    report::report!("refused {}: {why}", name.escape_debug());
+    halt::exit(status)
+}
+
 /// Makes process 1 and its thread, and queues the thread. If QEMU got a single program instead of an archive,
 /// the program is `/program` and all words are its arguments. Otherwise the first word is the path of the
 /// program in the archive, or `/init` if there is no word.
@@ -138,22 +155,19 @@ fn run_first(mut strings: Strings) {
     if strings.arguments.is_empty() {
         strings.arguments.push(path.clone());
     }
-    let name = |path: &[u8]| alloc::string::String::from_utf8_lossy(path).into_owned();
-    let node: Arc<Node> = match tree::lookup(&root, &path, true) {
-        Ok(node) => node,
-        Err(error) => panic!("cannot run the first program {}: {error:?}", name(&path)),
-    };
+    let found = tree::lookup(&root, &path, true);
+    let node = found.and_then(|node| exec::interpret(node, &path, &root, &mut strings));
+    let loaded = node.and_then(|node| {
+        let program = exec::open(node.clone())?;
+        Ok((node, exec::load(&program, &path, &strings)?))
+    });
+    let (node, (space, frame)) = loaded.unwrap_or_else(|error| refuse(&path, error));
     let process = Process::new(process::new_tid(), None, Default::default());
     let process = process.expect("memory for a process");
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
     for _ in 0..3 {
         process.files.add(console.clone(), 0, false).expect("room for a descriptor");
     }
-    let (space, frame) =
-        match exec::open(node.clone()).and_then(|program| exec::load(&program, &path, &strings)) {
-            Ok(loaded) => loaded,
-            Err(error) => panic!("cannot run the first program {}: {error:?}", name(&path)),
-        };
     let comm = exec::short_name(&path);
     *process.name.lock() = path;
     process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);

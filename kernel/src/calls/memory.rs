@@ -17,7 +17,7 @@ use crate::calls::pidfds::process_by;
 use crate::errno;
 use crate::files::open::Open;
 use crate::platform::{Machine, Space, user};
-use crate::process::{self, Process, exit, status::Status};
+use crate::process::{self, Process, exit};
 use crate::sched::current;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -201,7 +201,7 @@ fn mlock2(frame: &mut Frame) -> Answer {
 /// page fault would. If the call returned an error instead, the program might retry for ever.
 fn locked(done: Result<(), MlockError>) -> Answer {
     match done {
-        Err(MlockError::OutOfFrames) => exit::exit_group(Status::by_signal(SIGKILL as u8)),
+        Err(MlockError::OutOfFrames) => exit::out_of_memory(),
         done => done.map(|()| 0).map_err(|error| error.errno()),
     }
 }

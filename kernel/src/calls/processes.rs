@@ -173,7 +173,8 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     if strings.arguments.is_empty() {
         strings.arguments.push(Vec::new());
     }
-    let node = exec::interpret(node, &path, &mut strings)?;
+    let here = current().process().place().directory.lock().clone();
+    let node = exec::interpret(node, &path, &here, &mut strings)?;
     let program = exec::open(node.clone())?;
     let loaded = exec::load(&program, &path, &strings);
     // As on Linux, a failure beyond this point kills the calling program.

@@ -13,7 +13,6 @@ use crate::errno;
 use crate::files::tree::{self, Node};
 use crate::platform::{Machine, Space, engine};
 use crate::process::signal::frame::most_bytes;
-use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -163,13 +162,18 @@ const FIRST_LINE: usize = 256;
 
 /// Returns the program that runs a file: the file itself or, for a script, the program that its first line
 /// names (`#!`). For a script, inserts the argument of that line and the script's path before the other
-/// arguments.
+/// arguments. Relative paths begin at `here`.
 ///
 /// # Errors
 ///
 /// EACCES if a file is not executable, ENOEXEC if the first line names no program, ELOOP if scripts are
 /// nested too deeply; fails also like [`tree::lookup`].
-pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Result<Arc<Node>, Errno> {
+pub fn interpret(
+    mut node: Arc<Node>,
+    path: &[u8],
+    here: &Arc<Node>,
+    strings: &mut Strings,
+) -> Result<Arc<Node>, Errno> {
     let mut path = path.to_vec();
     for _ in 0..=MAX_SCRIPTS {
         let mut bytes = [0; FIRST_LINE];
@@ -194,8 +198,7 @@ pub fn interpret(mut node: Arc<Node>, path: &[u8], strings: &mut Strings) -> Res
         arguments.push(core::mem::replace(&mut path, program.to_vec()));
         arguments.extend(strings.arguments.drain(..).skip(1));
         strings.arguments = arguments;
-        let here = current().process().place().directory.lock().clone();
-        node = tree::lookup(&here, program, true)?;
+        node = tree::lookup(here, program, true)?;
     }
     Err(errno::ELOOP)
 }

@@ -13,22 +13,32 @@
 //! of `Thread` or `Process`. The programs `processes.c`, `jobs.c` and `corners.c` of the tests check ends,
 //! heirs and statuses.
 
-use crate::arch::halt;
+use crate::arch::{halt, report::say};
 use crate::platform::user::UserPtr;
 use crate::process::futex::{self, Word};
 use crate::process::signal::{self, IGNORE, Info, job};
-use crate::process::{self, Process, dump, observer::observer, status::Status, trace};
+use crate::process::{self, Process, dump, names::short_name, observer::observer, status::Status, trace};
 use crate::sched::wait::{self, Sleep, Woken};
 use crate::sched::{Thread, current, scheduler, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
-use linux_raw_sys::general::{SA_NOCLDWAIT, SIGCHLD};
+use linux_raw_sys::general::{SA_NOCLDWAIT, SIGCHLD, SIGKILL};
 
 /// Ends the process of the calling thread with all its threads.
 pub fn exit_group(status: Status) -> ! {
     current().process().end(status);
     exit_thread()
+}
+
+/// Ends the process of the calling thread because memory is used up. Reports the end once.
+pub fn out_of_memory() -> ! {
+    let process = current().process();
+    if process.ending.lock().is_none() {
+        let name = short_name(process);
+        say!("process {} ({}): killed, memory is used up", process.pid, name.escape_ascii());
+    }
+    exit_group(Status::by_signal(SIGKILL as u8))
 }
 
 /// Ends all other threads of the calling process, for exec, and waits until they are no longer in the list of

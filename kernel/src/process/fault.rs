@@ -13,7 +13,7 @@ use crate::arch::frame::{Frame, UserAddr, is_canonical};
 use crate::arch::report::say;
 use crate::options;
 use crate::process::signal::{self, Info};
-use crate::process::{exit, observer::observer, status::Status};
+use crate::process::{exit, observer::observer};
 use crate::sched::current;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::fault::{Access, FaultError};
@@ -59,7 +59,7 @@ pub fn refused(frame: &Frame, at: u64, error: FaultError) {
         None if error == FaultError::Killed => return,
         None => {
             report(frame, SIGKILL, at);
-            exit::exit_group(Status::by_signal(SIGKILL as u8))
+            exit::out_of_memory()
         }
     };
     // As on Linux, the error code reports every kernel address as mapped, so that a program cannot learn

@@ -1,7 +1,8 @@
 //! Finds the files that a program needs to start: its interpreter, and the shared libraries that it links to.
 //!
-//! Libraries are searched for in the order of the dynamic linker: `DT_RUNPATH`, or `DT_RPATH` if that is
-//! missing, then the folders of `/etc/ld.so.conf`, then the linker's own folders (ld.so(8)). `pack.rs` packs
+//! Libraries are searched for in the order of the dynamic linker: `DT_RPATH` of the library and of those that
+//! load it, unless there is `DT_RUNPATH`; the folders of `LD_LIBRARY_PATH`; `DT_RUNPATH`; the folders of
+//! `/etc/ld.so.conf`; the linker's own folders (ld.so(8)). `$ORIGIN` is the folder of the file that names it. `pack.rs` packs
 //! the files. The ELF headers are read directly, and no program is executed.
 
 use std::{
@@ -25,7 +26,9 @@ pub struct Needs {
     pub interpreter: Option<PathBuf>,
     /// Names of libraries.
     pub libraries: Vec<String>,
-    /// Folders to search first.
+    /// Folders of `DT_RPATH`, which are also searched for the libraries of libraries.
+    pub inherited: Vec<PathBuf>,
+    /// Folders of `DT_RUNPATH`.
     pub folders: Vec<PathBuf>,
 }
 
@@ -83,22 +86,50 @@ fn of_elf(file: &ElfBytes<LittleEndian>, origin: &Path) -> Result<Needs, elf::Pa
     };
     let wanted = dynamic.iter().filter(|entry| entry.d_tag == abi::DT_NEEDED);
     needs.libraries = wanted.map(|entry| name(entry.d_val())).collect();
-    if let Some(list) = entry(abi::DT_RUNPATH).or(entry(abi::DT_RPATH)) {
+    let folders = |list: u64| {
         let origin = origin.to_string_lossy();
         let folder = |part: &str| part.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin).into();
-        needs.folders = name(list).split(':').filter(|part| !part.is_empty()).map(folder).collect();
+        name(list).split(':').filter(|part| !part.is_empty()).map(folder).collect()
+    };
+    match (entry(abi::DT_RUNPATH), entry(abi::DT_RPATH)) {
+        (Some(list), _) => needs.folders = folders(list),
+        (None, Some(list)) => needs.inherited = folders(list),
+        (None, None) => {}
     }
     Ok(needs)
+}
+
+/// The kind of a file, by its first bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// A program or a shared library for x86-64.
+    Ours,
+    /// A program or a shared library for another machine.
+    Foreign,
+    /// Any other file.
+    Other,
+}
+
+/// Returns the kind of a file.
+#[must_use]
+pub fn kind(path: &Path) -> Kind {
+    let mut first = [0; 20];
+    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut first));
+    // The sixth byte says whether the following numbers begin with their lowest byte.
+    let number = if first[5] == 2 { u16::from_be_bytes } else { u16::from_le_bytes };
+    let [kind, machine] = [16, 18].map(|at| number([first[at], first[at + 1]]));
+    let is_program = first.starts_with(b"\x7fELF") && matches!(kind, abi::ET_EXEC | abi::ET_DYN);
+    match read.is_ok() && is_program {
+        false => Kind::Other,
+        true if first[4] == 2 && machine == abi::EM_X86_64 => Kind::Ours,
+        true => Kind::Foreign,
+    }
 }
 
 /// Returns true if a file is a program or a shared library for x86-64.
 #[must_use]
 pub fn is_elf(path: &Path) -> bool {
-    let mut first = [0; 20];
-    let read = fs::File::open(path).and_then(|mut file| file.read_exact(&mut first));
-    let [kind, machine] = [16, 18].map(|at| u16::from_le_bytes([first[at], first[at + 1]]));
-    let is_ours = first.starts_with(b"\x7fELF\x02") && machine == abi::EM_X86_64;
-    read.is_ok() && is_ours && matches!(kind, abi::ET_EXEC | abi::ET_DYN)
+    kind(path) == Kind::Ours
 }
 
 /// Returns the paths of all files that the program at `path` needs: interpreters, libraries, and the files
@@ -106,27 +137,33 @@ pub fn is_elf(path: &Path) -> bool {
 ///
 /// `beside` lists the programs and libraries of the folder that is being packed. A library that is in no
 /// search folder is searched for in this list. For example, Java's libraries link to `libjvm.so`, which
-/// Java's launcher loads by its path.
+/// Java's launcher loads by its path. `preferred` are the folders of `LD_LIBRARY_PATH`.
 ///
 /// # Errors
 ///
 /// Fails if a file cannot be read or a library cannot be found.
-pub fn closure(path: &Path, beside: &[PathBuf]) -> Result<BTreeSet<PathBuf>, String> {
+pub fn closure(path: &Path, beside: &[PathBuf], preferred: &[PathBuf]) -> Result<BTreeSet<PathBuf>, String> {
     let configured = configured();
     let mut found = BTreeSet::new();
-    let mut todo = vec![path.to_path_buf()];
-    while let Some(path) = todo.pop() {
+    // Each file with the folders of `DT_RPATH` of the files that load it.
+    let mut todo = vec![(path.to_path_buf(), Vec::new())];
+    while let Some((path, mut inherited)) = todo.pop() {
         let needs = needs(&fs::canonicalize(&path).unwrap_or(path.clone()))?;
-        let mut files: Vec<PathBuf> = needs.interpreter.iter().cloned().collect();
+        // Without its interpreter the program is refused by the kernel.
+        let mut files: Vec<PathBuf> = needs.interpreter.into_iter().filter(|path| path.exists()).collect();
+        inherited.splice(0..0, needs.inherited);
+        // With `DT_RUNPATH`, the linker ignores the inherited folders.
+        let first: &[PathBuf] = if needs.folders.is_empty() { &inherited } else { &[] };
         for library in &needs.libraries {
-            let folders = needs.folders.iter().chain(&configured);
+            let folders = first.iter().chain(preferred).chain(&needs.folders).chain(&configured);
             let named = |file: &&PathBuf| file.file_name().is_some_and(|name| name == library.as_str());
             let file = find(library, folders).or_else(|| beside.iter().find(named).cloned());
             files.push(
                 file.ok_or_else(|| format!("cannot find {library}, which {} links to", path.display()))?,
             );
         }
-        todo.extend(files.into_iter().filter(|file| found.insert(file.clone())));
+        let new = files.into_iter().filter(|file| found.insert(file.clone()));
+        todo.extend(new.map(|file| (file, inherited.clone())));
     }
     Ok(found)
 }
@@ -182,12 +219,13 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
 mod tests {
     use super::*;
     use crate::boot::scratch::Scratch;
+    use std::process::Command;
 
     /// The test program itself links to the C library.
     #[test]
     fn dynamic_program_needs_its_linker_and_library() {
         let itself = std::env::current_exe().expect("a test has an executable");
-        let all = closure(&itself, &[]).expect("all files of a running program exist");
+        let all = closure(&itself, &[], &[]).expect("all files of a running program exist");
         let names: Vec<_> = all.iter().filter_map(|file| file.file_name()?.to_str()).collect();
         assert!(names.iter().any(|name| name.starts_with("ld-linux")), "{names:?}");
         assert!(names.contains(&"libc.so.6"), "{names:?}");
@@ -203,6 +241,75 @@ mod tests {
         assert_eq!(needs(&script), Ok(Needs::default()));
         fs::write(&script, b"\x7fELF").expect("a file");
         assert!(needs(&script).is_err_and(|why| why.contains("damaged program")));
+    }
+
+    /// Compiles C with these arguments of gcc. Returns false if this machine has no gcc.
+    fn compiles(text: &str, folder: &Path, words: &[&str]) -> bool {
+        fs::write(folder.join("source.c"), text).expect("a file");
+        let run = Command::new("gcc").current_dir(folder).arg("source.c").args(words).status();
+        run.is_ok_and(|status| status.success())
+    }
+
+    #[test]
+    fn libraries_are_found_in_all_folders_of_the_linker() {
+        let folder = Scratch::new("folders").expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        for name in ["own", "listed"] {
+            fs::create_dir(at(name)).expect("a folder");
+        }
+        let shared = ["-shared", "-fPIC", "-o"];
+        if !compiles(
+            "int inner(void) { return 1; }",
+            folder.path(),
+            &[&shared[..], &["own/libinner.so"]].concat(),
+        ) {
+            return;
+        }
+        let outer = [&shared[..], &["own/libouter.so", "-Lown", "-linner"]].concat();
+        assert!(compiles("int inner(void); int outer(void) { return inner(); }", folder.path(), &outer));
+        let needs_outer = "int outer(void); int main(void) { return outer(); }";
+        let with = |name: &'static str, tags: &'static str| {
+            let path = "-Wl,-rpath,$ORIGIN/own,-rpath-link,own";
+            assert!(compiles(needs_outer, folder.path(), &["-o", name, "-Lown", "-louter", path, tags]));
+        };
+        with("by-rpath", "-Wl,--disable-new-dtags");
+        with("by-runpath", "-Wl,--enable-new-dtags");
+        let found = closure(&at("by-rpath"), &[], &[]).expect("all libraries");
+        assert!(found.contains(&at("own/libouter.so")) && found.contains(&at("own/libinner.so")));
+        // DT_RUNPATH is not inherited, so the library of the library is not found.
+        let why = closure(&at("by-runpath"), &[], &[]).expect_err("libinner.so is missing");
+        assert!(why.contains("cannot find libinner.so"), "{why}");
+        let found = closure(&at("by-runpath"), &[], &[at("own")]).expect("all libraries");
+        assert!(found.contains(&at("own/libinner.so")));
+        // LD_LIBRARY_PATH is searched before DT_RUNPATH and after DT_RPATH.
+        fs::copy(at("own/libouter.so"), at("listed/libouter.so")).expect("a copy");
+        let listed = [at("listed"), at("own")];
+        let found = closure(&at("by-runpath"), &[], &listed).expect("all libraries");
+        assert!(found.contains(&at("listed/libouter.so")));
+        let found = closure(&at("by-rpath"), &[], &listed).expect("all libraries");
+        assert!(found.contains(&at("own/libouter.so")));
+    }
+
+    #[test]
+    fn kind_of_a_program_depends_on_its_machine() {
+        let folder = Scratch::new("kinds").expect("a folder");
+        let file = folder.path().join("file");
+        let write = |machine: u16, big: bool| {
+            let mut bytes = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\0\0";
+            bytes[18..].copy_from_slice(&machine.to_le_bytes());
+            if big {
+                bytes[5] = 2;
+                bytes[16..18].reverse();
+                bytes[18..].reverse();
+            }
+            fs::write(&file, bytes).expect("a file");
+            kind(&file)
+        };
+        assert_eq!(write(abi::EM_X86_64, false), Kind::Ours);
+        assert_eq!(write(abi::EM_AARCH64, false), Kind::Foreign);
+        assert_eq!(write(abi::EM_S390, true), Kind::Foreign);
+        fs::write(&file, "text").expect("a file");
+        assert_eq!(kind(&file), Kind::Other);
     }
 
     #[test]

@@ -107,6 +107,9 @@ fn boot(options: &Options) -> Result<End, String> {
     if let Some(name) = &options.record {
         recording::write(&raw, name)?;
     }
+    if let Some(refused) = &ran.report.refused {
+        eprintln!("xtask: cannot run {refused}");
+    }
     if options.log > 0 {
         ran.report.log.iter().for_each(|line| eprintln!("kernel: {line}"));
         for number in &ran.report.missing {

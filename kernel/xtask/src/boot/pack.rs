@@ -23,6 +23,12 @@ use super::{
 /// Path of the shell for scripts on this machine.
 const BUSYBOX: &str = "/bin/busybox";
 
+/// The variable with further folders of libraries.
+const LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
+
+/// Folders whose programs a shell finds by their names.
+const COMMANDS: [&str; 6] = ["/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"];
+
 /// Folders whose files come from the booted kernel. They are never packed from this machine.
 const KERNELS: [&str; 3] = ["/dev", "/proc", "/sys"];
 
@@ -35,6 +41,10 @@ pub struct Program {
     pub args: Vec<String>,
     /// The environment.
     pub env: BTreeMap<String, String>,
+    /// Programs of this machine that were added. They come before tools of busybox.
+    pub added: Vec<PathBuf>,
+    /// Folders of `LD_LIBRARY_PATH`.
+    pub libraries: Vec<PathBuf>,
 }
 
 impl Program {
@@ -44,7 +54,8 @@ impl Program {
     ///
     /// Fails if a file is missing or cannot be read.
     pub fn of(options: &Options) -> Result<Self, String> {
-        let mut program = Self { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
+        let mut program = Self::empty();
+        program.find_libraries(options);
         if let Some(root) = &options.root {
             program.tree.take_all(root, Path::new("/"))?;
         }
@@ -60,6 +71,28 @@ impl Program {
         Ok(program)
     }
 
+    /// Returns a program with the skeleton of a tree and the default environment.
+    #[must_use]
+    pub fn empty() -> Self {
+        Self {
+            tree: Tree::with_skeleton(),
+            args: Vec::new(),
+            env: surroundings(),
+            added: Vec::new(),
+            libraries: Vec::new(),
+        }
+    }
+
+    /// Sets `LD_LIBRARY_PATH` from the command's arguments, or from this machine's environment.
+    fn find_libraries(&mut self, options: &Options) {
+        let given = options.env.iter().find(|(name, _)| name == LIBRARY_PATH).map(|(_, value)| value.clone());
+        let Some(list) = given.or_else(|| env::var(LIBRARY_PATH).ok()).filter(|list| !list.is_empty()) else {
+            return;
+        };
+        self.libraries = list.split([':', ';']).filter(|part| !part.is_empty()).map(PathBuf::from).collect();
+        self.env.insert(LIBRARY_PATH.into(), list);
+    }
+
     /// Packs a file or folder of this machine, with the interpreters and libraries of the programs in it.
     ///
     /// # Errors
@@ -67,9 +100,17 @@ impl Program {
     /// Fails if the file, or a file that it links to, is missing.
     pub fn add(&mut self, path: &Path) -> Result<(), String> {
         let taken = self.tree.take(path)?;
-        let mut programs = Vec::new();
-        collect_programs(&taken, &mut programs);
-        programs.iter().try_for_each(|program| self.add_links(program, &programs))
+        let (mut programs, mut foreign) = (Vec::new(), Vec::new());
+        collect_programs(&taken, &mut programs, &mut foreign);
+        if let [first, rest @ ..] = &*foreign {
+            let more =
+                if rest.is_empty() { String::new() } else { format!(" and {} more files", rest.len()) };
+            let first = first.display();
+            eprintln!("xtask: {first}{more}: for another machine, packed without libraries");
+        }
+        programs.iter().try_for_each(|program| self.add_links(program, &programs))?;
+        self.added.append(&mut programs);
+        Ok(())
     }
 
     /// Packs a program of this machine at another path, with its interpreter and libraries.
@@ -84,7 +125,12 @@ impl Program {
 
     /// Packs the interpreter and the libraries of a program.
     fn add_links(&mut self, program: &Path, beside: &[PathBuf]) -> Result<(), String> {
-        let files = links::closure(program, beside)?;
+        if let (links::Kind::Ours, Err(why)) = (links::kind(program), links::needs(program)) {
+            // The kernel says whether it runs the program.
+            eprintln!("xtask: {why}, packed without libraries");
+            return Ok(());
+        }
+        let files = links::closure(program, beside, &self.libraries)?;
         for file in &files {
             self.tree.take(file)?;
         }
@@ -124,7 +170,7 @@ impl Program {
     }
 
     /// Makes the shell of busybox the first program. The shell runs the script, in which each tool of busybox
-    /// is a command.
+    /// is a command, unless the command added a program of the same name.
     ///
     /// # Errors
     ///
@@ -132,8 +178,27 @@ impl Program {
     pub fn shell(&mut self, script: &str) -> Result<(), String> {
         self.add_busybox()?;
         self.take_named(&script.split([' ', '\t', '\n', ';', '|', '<', '(', ')', '"']).collect::<Vec<_>>())?;
-        self.args = ["/bin/sh", "-c", script].map(str::to_owned).into();
+        let script = self.functions() + script;
+        self.args = ["/bin/sh", "-c", &script].map(str::to_owned).into();
         Ok(())
+    }
+
+    /// Returns definitions of shell functions. The shell of busybox prefers its own tools to programs of the
+    /// same name, so each program that was added gets a function of its name.
+    fn functions(&self) -> String {
+        let mut functions = BTreeMap::new();
+        for path in &self.added {
+            let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str()))
+            else {
+                continue;
+            };
+            let is_name = name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+                && !name.starts_with(|letter: char| letter.is_ascii_digit());
+            if COMMANDS.iter().any(|known| folder == Path::new(known)) && is_name && name != "busybox" {
+                functions.insert(name.to_owned(), path.display().to_string());
+            }
+        }
+        functions.iter().map(|(name, path)| format!("{name}() {{ {path} \"$@\"; }}\n")).collect()
     }
 
     /// Packs busybox, and a link for each of its tools unless the tree has a program of that name.
@@ -181,25 +246,30 @@ impl Program {
 }
 
 /// Collects the path itself if it is a file, or the programs and libraries in a folder. Scripts in a folder
-/// are not collected, because this machine may lack their interpreters.
-fn collect_programs(path: &Path, into: &mut Vec<PathBuf>) {
+/// are not collected, because this machine may lack their interpreters. Collects programs for other machines
+/// in `foreign`.
+fn collect_programs(path: &Path, into: &mut Vec<PathBuf>, foreign: &mut Vec<PathBuf>) {
     if path.is_file() {
-        into.push(path.into());
+        let list = if links::kind(path) == links::Kind::Foreign { foreign } else { into };
+        list.push(path.into());
         return;
     }
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         let path = entry.path();
         match entry.file_type() {
-            Ok(kind) if kind.is_dir() => collect_programs(&path, into),
-            Ok(kind) if kind.is_file() && links::is_elf(&path) => into.push(path),
+            Ok(kind) if kind.is_dir() => collect_programs(&path, into, foreign),
+            Ok(kind) if kind.is_file() => match links::kind(&path) {
+                links::Kind::Ours => into.push(path),
+                links::Kind::Foreign => foreign.push(path),
+                links::Kind::Other => {}
+            },
             _ => {}
         }
     }
 }
 
 /// Returns the default environment of a program.
-#[must_use]
-pub fn surroundings() -> BTreeMap<String, String> {
+fn surroundings() -> BTreeMap<String, String> {
     let terminal = if std::io::stdin().is_terminal() { env::var("TERM").ok() } else { None };
     let pairs = [
         ("PATH", "/usr/bin:/bin:/usr/sbin:/sbin".to_owned()),
@@ -251,6 +321,23 @@ mod tests {
         let there = |path: &str| packed.tree.look(Path::new(path)).is_some();
         assert!(there("/etc/os-release") && !there("/proc/self/maps"));
         assert!(!there("/etc/ld.so.conf"), "a named folder is not packed");
+    }
+
+    #[test]
+    fn added_program_comes_before_the_tool_of_busybox() {
+        let Ok(packed) = program(&["--with", "/bin/ls", "--script", "ls; cat /etc/passwd"]) else { return };
+        let script = &packed.args[2];
+        assert!(
+            script.starts_with("ls() { /") && script.ends_with("/ls \"$@\"; }\nls; cat /etc/passwd"),
+            "{script}"
+        );
+    }
+
+    #[test]
+    fn library_path_is_passed_to_the_program() {
+        let packed = program(&["--env", "LD_LIBRARY_PATH=/a:/b", "--", "/bin/sh"]).expect("packed");
+        assert_eq!(packed.libraries, ["/a", "/b"].map(PathBuf::from));
+        assert!(text(&packed, "/.boot/env").split('\0').any(|pair| pair == "LD_LIBRARY_PATH=/a:/b"));
     }
 
     #[test]

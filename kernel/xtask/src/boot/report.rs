@@ -59,6 +59,8 @@ pub struct Report {
     pub log: Vec<String>,
     /// Numbers of the system calls that programs called and the kernel lacks.
     pub missing: BTreeSet<u32>,
+    /// The first program and the reason why it could not run.
+    pub refused: Option<String>,
 }
 
 impl Report {
@@ -82,6 +84,7 @@ impl Report {
                 ("missing", number) if number.parse::<u32>().is_ok() => {
                     report.missing.extend(number.parse::<u32>().ok());
                 }
+                ("refused", text) => report.refused = Some(text.into()),
                 // This line is for the thread that feeds the input (`qemu.rs`).
                 (READY, "") => {}
                 ("log", text) => report.log.push(text.into()),
@@ -114,6 +117,13 @@ mod tests {
         assert_eq!(report.end, Some(End::Status(255)));
         assert_eq!(report.log, ["up", "odd line"]);
         assert_eq!(report.missing, BTreeSet::from([41]));
+    }
+
+    #[test]
+    fn refused_program_is_named() {
+        let report = Report::read(b"ready\nrefused /x: it is missing\nstatus 127\n");
+        assert_eq!(report.refused.as_deref(), Some("/x: it is missing"));
+        assert_eq!(report.end, Some(End::Status(127)));
     }
 
     #[test]

@@ -23,11 +23,11 @@ use crate::{
     boot::{
         kernel,
         options::Options,
-        pack::{Program, surroundings},
+        pack::Program,
         qemu::{Console, Machine, Ran},
         report::End,
         scratch::Scratch,
-        tree::{Node, Tree},
+        tree::Node,
         write_archive,
     },
     kernel_tests::{
@@ -165,7 +165,7 @@ fn program(arguments: &str) -> Result<Program, String> {
         Trouble::Missing(what) => format!("missing {what}"),
         Trouble::Broken(why) => why,
     })?;
-    let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
+    let mut program = Program::empty();
     program.add_as(&made, PROGRAM.as_ref())?;
     // Linux opens this device for the first process.
     program.tree.put("/dev/console".as_ref(), Node::Device(0o600, 5, 1))?;

@@ -17,11 +17,11 @@ use std::{
 
 use super::{Options, on_linux};
 use crate::boot::{
-    pack::{Program, surroundings},
+    pack::Program,
     qemu::{Console, Machine},
     report::End,
     scratch::Scratch,
-    tree::{Node, Tree},
+    tree::Node,
     write_archive,
 };
 
@@ -186,7 +186,7 @@ fn on_kernel(
 
 /// Packs the tests' folders, and a script that runs the tests.
 fn pack(cases: &[Case], folder: &Path) -> Result<Program, String> {
-    let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
+    let mut program = Program::empty();
     program.add_busybox()?;
     for case in cases {
         let at = Path::new("/ltp").join(&case.folder);

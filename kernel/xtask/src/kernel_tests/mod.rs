@@ -42,12 +42,12 @@ use self::{
 };
 use crate::boot::{
     kernel,
-    pack::{Program, surroundings},
+    pack::Program,
     qemu::{Console, Machine, Ran},
     recording,
     report::{End, call_name},
     scratch::Scratch,
-    tree::{Content, Node, Tree},
+    tree::{Content, Node},
     write_archive,
 };
 
@@ -264,6 +264,10 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     options.show(&String::from_utf8_lossy(&ran.output));
     options.show_log(&ran);
     let seen = seen(&ran, &test.last_words)?;
+    let is_logged = |text: &&String| ran.report.log.iter().any(|line| line.contains(text.as_str()));
+    if let Some(text) = test.logged.iter().find(|text| !is_logged(text)) {
+        return Err(format!("the kernel's log lacks {text:?}"));
+    }
     if test.replayed {
         recording::write(&recording, &folder.path().join(&test.name))?;
         replay(&folder.path().join(format!("{}.trace", test.name)))?;
@@ -337,7 +341,7 @@ impl Test {
     /// Builds the test's programs and packs its files.
     fn program(&self, on_linux: bool) -> Result<Program, Trouble> {
         let broken = Trouble::Broken;
-        let mut program = Program { tree: Tree::with_skeleton(), args: Vec::new(), env: surroundings() };
+        let mut program = Program::empty();
         for source in &self.programs {
             let made = source.make()?;
             let at = Path::new("/tests").join(source.name());
@@ -346,7 +350,7 @@ impl Test {
         for file in &self.files {
             let content = Content::Host(programs::sources().join(file));
             let at = Path::new("/tests").join(file);
-            program.tree.put(&at, Node::File(0o644, 0, content)).map_err(broken)?;
+            program.tree.put(&at, Node::File(0o755, 0, content)).map_err(broken)?;
         }
         for path in &self.host {
             if !path.exists() {

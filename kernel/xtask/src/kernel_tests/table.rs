@@ -97,6 +97,8 @@ pub struct Test {
     /// Texts that the kernel's last report must contain. The machine must end by a panic or at its time
     /// limit.
     pub last_words: Vec<String>,
+    /// Texts that lines of the kernel's log must contain.
+    pub logged: Vec<String>,
     /// The output must equal that of the same run on Linux.
     pub same_as_linux: bool,
     /// The run is recorded, and its replay must not differ.
