@@ -29,7 +29,6 @@ use alloc::format;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
-use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -73,31 +72,15 @@ fn clone_call(frame: &mut Frame) -> Answer {
 
 fn clone3(frame: &mut Frame) -> Answer {
     let [at, bytes, ..] = frame.args();
-    if bytes < 64 {
-        return Err(Errno::EINVAL);
-    }
-    if bytes > PAGE_SIZE {
-        return Err(errno::E2BIG);
-    }
-    // Bytes after the known fields must be zero. Missing fields are zero.
-    let mut fields = [0; 88];
-    for n in fields.len() as u64..bytes {
-        if UserPtr::<u8>::new(at).add(n).read()? != 0 {
-            return Err(errno::E2BIG);
-        }
-    }
-    let given = fields.len().min(bytes as usize);
-    user::copy_in(at, &mut fields[..given])?;
-    let words: [u64; 11] =
-        core::array::from_fn(|n| u64::from_ne_bytes(core::array::from_fn(|byte| fields[8 * n + byte])));
+    let fields: [u64; 11] = user::read_sized(at, bytes, 64)?;
     let [flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_bytes, tls, tids, tid_count, group] =
-        words;
+        fields;
     let has = |flag: u32| flags & u64::from(flag) != 0;
     let into_group = flags & CLONE_INTO_CGROUP != 0;
     if tid_count > MOST_TIDS || (tids == 0) != (tid_count == 0) || exit_signal > MAX_SIGNAL.into() {
         return Err(Errno::EINVAL);
     }
-    if into_group && (group > i32::MAX as u64 || given < fields.len()) {
+    if into_group && (group > i32::MAX as u64 || bytes < size_of_val(&fields) as u64) {
         return Err(Errno::EINVAL);
     }
     let known = u64::from(u32::MAX) | CLONE_CLEAR_SIGHAND | CLONE_INTO_CGROUP;

@@ -12,8 +12,10 @@
 //! checks partial copies.
 
 use crate::arch::{features, frame::UserAddr};
+use crate::errno;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
+use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 
 unsafe extern "C" {
@@ -190,6 +192,44 @@ impl<T: Plain> UserPtr<T> {
         let bytes = unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), size_of::<T>()) };
         copy_out(self.at, bytes)
     }
+}
+
+/// Reads a structure that grows with new versions of Linux. `bytes` is the size that the program passes, and
+/// `least` is the size of the first version. Missing fields are zero.
+///
+/// # Errors
+///
+/// EINVAL if the structure is too short; E2BIG if it has more than a page, or has a byte that this kernel does
+/// not know and that is not zero; EFAULT if it cannot be read.
+pub fn read_sized<T: Plain>(at: u64, bytes: u64, least: usize) -> Result<T, Errno> {
+    if bytes < least as u64 {
+        return Err(Errno::EINVAL);
+    }
+    if bytes > PAGE_SIZE {
+        return Err(errno::E2BIG);
+    }
+    for n in size_of::<T>() as u64..bytes {
+        if UserPtr::<u8>::new(at).add(n).read()? != 0 {
+            return Err(errno::E2BIG);
+        }
+    }
+    let known = size_of::<T>().min(bytes as usize);
+    let mut value = MaybeUninit::<T>::zeroed();
+    // SAFETY: the bytes are initialised, and a `T` has at least this many.
+    copy_in(at, unsafe { core::slice::from_raw_parts_mut(value.as_mut_ptr().cast(), known) })?;
+    // SAFETY: any bytes are a valid `T`.
+    Ok(unsafe { value.assume_init() })
+}
+
+/// Writes the first `bytes` bytes of a structure that grows with new versions of Linux.
+///
+/// # Errors
+///
+/// EFAULT if they cannot be written.
+pub fn write_sized<T: Plain>(at: u64, bytes: u64, value: &T) -> Result<(), Errno> {
+    let known = size_of::<T>().min(bytes as usize);
+    // SAFETY: a `T` has no padding, so all its bytes are initialised.
+    copy_out(at, unsafe { core::slice::from_raw_parts(core::ptr::from_ref(value).cast(), known) })
 }
 
 /// Reads a string that ends with a zero byte and has fewer than `most` bytes. Returns `None` if the string is

@@ -8,7 +8,9 @@
 //! `usage.c` of the tests checks smaps, and `files.c` checks maps. The test `transcript` compares maps with
 //! Linux's.
 
+use super::query::{PROCMAP_QUERY, query};
 use crate::arch::lock::SpinLock;
+use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
 use crate::platform::{Machine, Space};
 use crate::process::Process;
@@ -46,12 +48,9 @@ fn file_of(file: &file::File<Machine>) -> (u64, String) {
     }
 }
 
-/// Writes a line of maps.
-fn write_line(out: &mut String, line: &MapLine<Machine>) {
-    let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
-    let (r, w, x) = (letter(VmFlags::READ, 'r'), letter(VmFlags::WRITE, 'w'), letter(VmFlags::EXEC, 'x'));
-    let s = if line.flags.contains(VmFlags::MAYSHARE) { 's' } else { 'p' };
-    let (device, inode, name) = match &line.name {
+/// Returns the device and the inode of the mapped file, 0 without a file, and the name of the mapping.
+pub fn identity(line: &MapLine<Machine>) -> (u32, u64, String) {
+    match &line.name {
         MapName::Object(object) => match object.open_file() {
             Some(file) => {
                 let (inode, name) = file_of(file);
@@ -60,7 +59,15 @@ fn write_line(out: &mut String, line: &MapLine<Machine>) {
             None => (0, 0, object.name().into()),
         },
         name => (0, 0, String::from(name.as_str())),
-    };
+    }
+}
+
+/// Writes a line of maps.
+fn write_line(out: &mut String, line: &MapLine<Machine>) {
+    let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
+    let (r, w, x) = (letter(VmFlags::READ, 'r'), letter(VmFlags::WRITE, 'w'), letter(VmFlags::EXEC, 'x'));
+    let s = if line.flags.contains(VmFlags::MAYSHARE) { 's' } else { 'p' };
+    let (device, inode, name) = identity(line);
     let begin = out.len();
     let _ = write!(
         out,
@@ -177,6 +184,13 @@ impl File for Lines {
 
     fn can_seek(&self) -> bool {
         true
+    }
+
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        match request {
+            PROCMAP_QUERY if !self.detailed => query(&self.process, argument),
+            _ => Err(errno::ENOTTY),
+        }
     }
 }
 

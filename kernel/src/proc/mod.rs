@@ -8,6 +8,7 @@
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
 //! | [`maps`] | reports of what is mapped: maps, smaps, pagemap, mem |
+//! | [`query`] | the request of maps for one VMA |
 //! | [`clear_refs`] | clear_refs, which clears marks of pages |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
@@ -22,6 +23,7 @@ pub mod clear_refs;
 pub mod descriptors;
 pub mod maps;
 pub mod process;
+pub mod query;
 pub mod settings;
 pub mod sys;
 pub mod system;

@@ -1,11 +1,15 @@
-// Reports of memory use in /proc: smaps and smaps_rollup, clear_refs, page tables, peaks. Checks
-// `kernel/src/proc/maps.rs`, `kernel/src/proc/clear_refs.rs` and the counters of the engine that they show.
+// Reports of memory in /proc: smaps and smaps_rollup, clear_refs, page tables, peaks, and queries of maps. Checks
+// `maps.rs`, `query.rs` and `clear_refs.rs` in `kernel/src/proc`, and the counters of the engine that they show.
 // Numbers in the files are in kB.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #define PAGE 4096ul
@@ -127,11 +131,71 @@ static void peaks_are_kept_until_reset(void) {
     CHECK(getrusage(RUSAGE_SELF, &usage) == 0 && usage.ru_maxrss < 8192);
 }
 
+// The structure of PROCMAP_QUERY. Old headers do not have it.
+struct query {
+    uint64_t size, flags, addr, start, end, rights, page_size, offset, inode;
+    uint32_t major, minor, name_size, id_size;
+    uint64_t name, id;
+};
+enum { READABLE = 1, WRITABLE = 2, EXECUTABLE = 4, SHARED = 8, NEXT = 16, FILE_BACKED = 32 };
+
+static int query(int maps, struct query *query) {
+    errno = 0;
+    return ioctl(maps, 0xc0686611, query) ? errno : 0;
+}
+
+static void one_vma_is_found_by_a_query(void) {
+    int maps = open("/proc/self/maps", O_RDONLY), smaps = open("/proc/self/smaps", O_RDONLY);
+    char *at = map(3 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS), name[256] = "";
+    CHECK(maps >= 0 && smaps >= 0 && !mprotect(at + PAGE, PAGE, PROT_READ));
+    uint64_t middle = (uint64_t)at + PAGE;
+    struct query q = {.size = sizeof q, .addr = middle + 5, .name = (uint64_t)name, .name_size = sizeof name};
+    CHECK(query(maps, &q) == 0 && q.start == middle && q.end == middle + PAGE && q.rights == READABLE);
+    CHECK(q.page_size == PAGE && q.inode == 0 && q.name_size == 0 && q.size == sizeof q && q.addr == middle + 5);
+    q = (struct query){.size = sizeof q, .addr = middle, .flags = WRITABLE};
+    CHECK(query(maps, &q) == ENOENT);
+    q.flags |= NEXT;
+    CHECK(query(maps, &q) == 0 && q.start == middle + PAGE && q.rights == (READABLE | WRITABLE));
+    CHECK(!munmap(at, 3 * PAGE));
+    q = (struct query){.size = sizeof q, .addr = middle};
+    CHECK(query(maps, &q) == ENOENT);
+
+    // The program itself: its name, and no more bytes than the program knows.
+    q = (struct query){.size = sizeof q, .addr = (uint64_t)query, .name = (uint64_t)name, .name_size = sizeof name};
+    q.flags = FILE_BACKED | EXECUTABLE;
+    struct stat own;
+    char link[256] = "";
+    CHECK(!stat("/proc/self/exe", &own) && readlink("/proc/self/exe", link, sizeof link) > 0);
+    CHECK(query(maps, &q) == 0 && !strcmp(name, link) && q.name_size == strlen(link) + 1);
+    CHECK(q.inode == own.st_ino && q.start <= q.addr && q.addr < q.end);
+    q.name_size = 2;
+    CHECK(query(maps, &q) == ENAMETOOLONG);
+    unsigned char id[32] = {0};
+    q = (struct query){.size = sizeof q, .addr = (uint64_t)query, .id = (uint64_t)id, .id_size = sizeof id};
+    CHECK(query(maps, &q) == 0 && (q.id_size == 0 || q.id_size == 20));
+    q = (struct query){.size = offsetof(struct query, start), .addr = (uint64_t)query};
+    CHECK(query(maps, &q) == 0 && q.start == 0);
+
+    struct { struct query known; uint64_t more; } longer = {.known = {.size = sizeof longer, .addr = (uint64_t)query}};
+    CHECK(query(maps, &longer.known) == 0 && longer.known.start != 0);
+    longer.more = 1;
+    CHECK(query(maps, &longer.known) == E2BIG);
+    q = (struct query){.size = sizeof q, .addr = (uint64_t)query, .flags = 64};
+    CHECK(query(maps, &q) == EINVAL);
+    q = (struct query){.size = 8, .addr = (uint64_t)query};
+    CHECK(query(maps, &q) == EINVAL);
+    q = (struct query){.size = sizeof q, .addr = (uint64_t)query, .name_size = 8};
+    CHECK(query(maps, &q) == EINVAL);
+    q = (struct query){.size = sizeof q, .addr = (uint64_t)query};
+    CHECK(query(smaps, &q) == ENOTTY && !close(maps) && !close(smaps));
+}
+
 int main(void) {
     PART(lazily_freed_pages_are_clean);
     PART(smaps_rollup_separates_kinds_of_memory);
     PART(clear_refs_clears_referenced);
     PART(page_tables_are_counted);
     PART(peaks_are_kept_until_reset);
+    PART(one_vma_is_found_by_a_query);
     return 0;
 }
