@@ -8,11 +8,11 @@
 use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::{descriptors::file, time};
-use crate::files::{epoll::Epoll, node::node_of, open::Open};
+use crate::files::{epoll::Epoll, epoll::Looked, node::node_of, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::process::{signal, signal::restart::deadline_after};
-use crate::sched::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
+use crate::sched::{checkpoint, current};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
@@ -39,18 +39,24 @@ struct Look<R> {
     keys: Vec<Key>,
     /// Time in nanoseconds at which the caller must look again even if no key is woken.
     again: u64,
+    /// The epolls among the files.
+    looked: Looked,
 }
 
 impl<R> Look<R> {
     fn new() -> Self {
-        Look { found: None, keys: Vec::new(), again: u64::MAX }
+        Look { found: None, keys: Vec::new(), again: u64::MAX, looked: Looked::default() }
     }
 
     /// Returns the events for which a file is ready, and adds the file's key and time to this look.
-    fn ask(&mut self, open: &Open) -> u32 {
+    ///
+    /// # Errors
+    ///
+    /// EINTR if the calling thread has to end.
+    fn ask(&mut self, open: &Open) -> Result<u32, Errno> {
         self.keys.extend(open.file.ready_key());
         self.again = self.again.min(open.file.ready_at());
-        open.ready()
+        self.looked.ready(open)
     }
 }
 
@@ -134,6 +140,7 @@ fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
 fn look_poll(at: u64, count: u64) -> Result<Look<u64>, Errno> {
     let (mut look, mut ready) = (Look::new(), 0);
     for n in 0..count {
+        checkpoint()?;
         let entry = UserPtr::<u64>::new(at).add(n);
         let word = entry.read()?;
         let (descriptor, events) = (word as i32, (word >> 32) as u16);
@@ -145,7 +152,7 @@ fn look_poll(at: u64, count: u64) -> Result<Look<u64>, Errno> {
                 let events = u32::from(events);
                 let more = if events & POLLRDNORM != 0 { POLLIN } else { 0 }
                     | if events & POLLWRNORM != 0 { POLLOUT } else { 0 };
-                let ready = look.ask(&open) & (events | more | POLLERR | POLLHUP);
+                let ready = look.ask(&open)? & (events | more | POLLERR | POLLHUP);
                 let more = if ready & POLLIN != 0 { events & POLLRDNORM } else { 0 }
                     | if ready & POLLOUT != 0 { events & POLLWRNORM } else { 0 };
                 ready & (events | POLLERR | POLLHUP) | more
@@ -214,11 +221,12 @@ fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
 fn look_select(count: usize, asked: &Sets, mut found: Sets) -> Result<Look<(u64, Sets)>, Errno> {
     let (mut look, mut ready) = (Look::new(), 0);
     for n in 0..count {
+        checkpoint()?;
         let (byte, bit) = (n / 8, 1 << (n % 8));
         if asked.iter().all(|set| set[byte] & bit == 0) {
             continue;
         }
-        let is = look.ask(&*file(n as u64)?);
+        let is = look.ask(&*file(n as u64)?)?;
         for (set, (asked, counts)) in found.iter_mut().zip(asked.iter().zip(COUNTS)) {
             if asked[byte] & bit != 0 && is & counts != 0 {
                 set[byte] |= bit;
@@ -272,12 +280,9 @@ fn epoll_ctl(frame: &mut Frame) -> Answer {
         (events, data) = (words[0], u64::from(words[1]) | u64::from(words[2]) << 32);
     }
     with_epoll(&set, |epoll| match what as u32 {
-        EPOLL_CTL_ADD => {
-            let _turn = Epoll::nest(&set, &open)?;
-            epoll.add(descriptor, &open, events, data)
-        }
+        EPOLL_CTL_ADD => Epoll::add(&set, descriptor, &open, events, data),
         EPOLL_CTL_MOD => epoll.modify(descriptor, &open, events, data),
-        EPOLL_CTL_DEL => epoll.remove(descriptor, &open),
+        EPOLL_CTL_DEL => epoll.remove(&set, descriptor, &open),
         _ => Err(Errno::EINVAL),
     })?;
     Ok(0)
@@ -308,7 +313,7 @@ fn epoll_until(set: u64, out: u64, most: u64, deadline: u64) -> Answer {
     let told = with_epoll(&set, |epoll| {
         wait_for(deadline, || {
             let mut look = Look::new();
-            let (told, again) = epoll.look(most, &mut look.keys);
+            let (told, again) = epoll.look(most, &mut look.keys)?;
             look.again = again;
             look.found = (!told.is_empty()).then_some(told);
             Ok(look)

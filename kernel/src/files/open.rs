@@ -11,7 +11,7 @@ use crate::errno;
 use crate::files::{FAILED, File, buffer::UserBuffer};
 use crate::platform::Machine;
 use crate::sched::mutex::{Mutex, MutexGuard};
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use freehold::counted::Counted;
@@ -37,6 +37,9 @@ pub struct Open {
     pub name: Vec<u8>,
     /// The engine's file, which mmap maps; made on first use.
     mapped: SpinLock<Option<Counted<file::File<Machine>>>>,
+    /// The epolls that watch the file, one element for each descriptor in a set. Some of them may be closed.
+    /// `files/epoll.rs` changes the list.
+    pub(super) watchers: SpinLock<Vec<Weak<Open>>>,
 }
 
 impl Open {
@@ -49,6 +52,7 @@ impl Open {
             moving: Mutex::new(),
             name: name.to_vec(),
             mapped: SpinLock::new(None),
+            watchers: SpinLock::new(Vec::new()),
         })
     }
 

@@ -6,6 +6,7 @@
 //! | [`scheduler`] | per-CPU queues, switches, idling |
 //! | [`wait`] | sleeping until a wake-up on a word of the kernel or a program |
 //! | [`mutex`] | a lock whose waiters sleep |
+//! | [`checkpoint`](mod@checkpoint) | the step of a loop whose length a program chooses |
 //! | [`timers`] | the tick, sleepers with a deadline, and other timers |
 //!
 //! # Sleeping
@@ -20,10 +21,12 @@
 //! (`process/thread.rs`). The programs `threads.c` and `jobs.c` of the tests check this folder. `--times N`
 //! runs them with random delays.
 
+pub mod checkpoint;
 pub mod mutex;
 pub mod scheduler;
 pub mod thread;
 pub mod timers;
 pub mod wait;
 
+pub use checkpoint::checkpoint;
 pub use thread::{Thread, current, work};

@@ -369,6 +369,45 @@ static void file_without_pages_cannot_be_mapped(void) {
     CHECK(!close(folder) && !close(ends[0]) && !close(ends[1]));
 }
 
+// Five levels of epolls, each of which watches the next by many descriptors. A look at the first examines each
+// of the others once, and does not follow each of the 190^4 chains.
+static void nested_epolls_are_examined_once(void) {
+    enum { LEVELS = 5, WIDE = 190 };
+    int all[LEVELS], copies[LEVELS][WIDE], bell = eventfd(1, 0);
+    struct epoll_event got;
+    for (int n = 0; n < LEVELS; n++) CHECK((all[n] = epoll_create1(0)) >= 0);
+    for (int n = 1; n < LEVELS; n++)
+        for (int i = 0; i < WIDE; i++) {
+            CHECK((copies[n][i] = dup(all[n])) >= 0 && watch(all[n - 1], copies[n][i]) == 0);
+        }
+    struct pollfd first = {.fd = all[0], .events = POLLIN};
+    CHECK(epoll_wait(all[0], &got, 1, 0) == 0 && poll(&first, 1, 0) == 0);
+    CHECK(watch(all[4], bell) == EINVAL && epoll_wait(all[0], &got, 1, 0) == 0);
+    for (int n = 1; n < LEVELS; n++)
+        for (int i = 0; i < WIDE; i++) close(copies[n][i]);
+    CHECK(watch(all[0], bell) == 0 && poll(&first, 1, 0) == 1);
+    for (int n = 0; n < LEVELS; n++) close(all[n]);
+    close(bell);
+}
+
+// Only a limited number of chains of epolls may lead from a file to epolls that no epoll watches.
+static void chains_from_a_file_are_limited(void) {
+    enum { MOST = 500 };
+    int first = epoll_create1(0), second = epoll_create1(0), bell = eventfd(1, 0), copies[MOST + 1];
+    struct epoll_event got;
+    CHECK(watch(first, second) == 0);
+    for (int n = 0; n <= MOST; n++) {
+        CHECK((copies[n] = dup(bell)) >= 0 && watch(second, copies[n]) == (n < MOST ? 0 : EINVAL));
+    }
+    CHECK(epoll_wait(first, &got, 1, 0) == 1);
+    CHECK(epoll_ctl(second, EPOLL_CTL_DEL, copies[0], 0) == 0 && watch(second, copies[MOST]) == 0);
+    for (int n = 0; n <= MOST; n++) close(copies[n]);
+    close(second);
+    // Without the second epoll, no limit applies.
+    CHECK(watch(first, bell) == 0);
+    close(first), close(bell);
+}
+
 int main(void) {
     PART(mapping_and_file_have_the_same_contents);
     PART(truncated_file_loses_its_pages);
@@ -388,5 +427,7 @@ int main(void) {
     PART(epolls_cannot_form_cycles);
     PART(only_memfds_can_be_sealed);
     PART(file_without_pages_cannot_be_mapped);
+    PART(nested_epolls_are_examined_once);
+    PART(chains_from_a_file_are_limited);
     return 0;
 }
