@@ -16,10 +16,12 @@ use crate::errno;
 use crate::files::{CHARACTER, buffer::UserBuffer, node::node_of, open::Open, tree::Kind};
 use crate::platform::{Machine, user::UserPtr};
 use crate::process::renew;
+use crate::sched::checkpoint;
+use core::ops::Range;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Mapping;
-use freehold::{PAGE_SIZE, PageIndex};
+use freehold::{PAGE_SIZE, PageIndex, PageRange};
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -89,14 +91,39 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     let Some(mapping) = open.file.mapping().filter(|_| !is_archived) else {
         return Ok(if data { offset } else { size });
     };
-    let first = offset / PAGE_SIZE;
-    let found =
-        (first..size.div_ceil(PAGE_SIZE)).find(|page| mapping.has_page(PageIndex::new(*page)) == data);
+    let mut found = None;
+    each_run(mapping, offset / PAGE_SIZE..size.div_ceil(PAGE_SIZE), |run, is_present| {
+        found = (is_present == data).then_some(run.start.get());
+        found.is_none()
+    })?;
     match found {
         Some(page) => Ok((page * PAGE_SIZE).max(offset)),
         None if data => Err(BEYOND),
         None => Ok(size),
     }
+}
+
+/// Calls `f` with consecutive runs of pages of a file, and true if the run is in memory, until `f` returns
+/// false. Skips the pages of a hole together.
+///
+/// # Errors
+///
+/// EINTR if the calling thread has to end.
+fn each_run(
+    mapping: &Mapping<Machine>,
+    pages: Range<u64>,
+    mut f: impl FnMut(PageRange, bool) -> bool,
+) -> Result<(), Errno> {
+    let (mut at, end) = (PageIndex::new(pages.start), PageIndex::new(pages.end));
+    while at < end {
+        checkpoint()?;
+        let (run, is_present) = mapping.page_run(PageRange::new(at, end));
+        if !f(run, is_present) {
+            break;
+        }
+        at = run.end;
+    }
+    Ok(())
 }
 
 fn truncate(frame: &mut Frame) -> Answer {
@@ -177,14 +204,13 @@ fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: b
         mapping.truncate(end).map_err(|error| error.errno())?;
     }
     for page in offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE) {
-        if let Err(error) = mapping.fill(PageIndex::new(page)) {
+        let filled =
+            checkpoint().and_then(|()| mapping.fill(PageIndex::new(page)).map_err(|error| error.errno()));
+        if let Err(error) = filled {
             if end > before && !keeps {
                 let _ = mapping.truncate(before);
             }
-            return Err(match error.errno() {
-                Errno::ENOMEM => Errno::ENOSPC,
-                error => error,
-            });
+            return Err(if error == Errno::ENOMEM { Errno::ENOSPC } else { error });
         }
     }
     Ok(())
@@ -195,9 +221,14 @@ const PART: usize = 4096;
 
 /// Copies up to `len` bytes from one file to another, at the given offsets or else at the files' positions.
 /// Returns the number of copied bytes.
+///
+/// # Errors
+///
+/// Errors of the first read or write; EINTR if the calling thread has to end.
 fn copy(from: &Open, at: Option<u64>, to: &Open, to_at: Option<u64>, len: u64) -> Answer {
     let (mut part, mut done) = ([0; PART], 0);
     while done < len {
+        checkpoint()?;
         let room = PART.min((len - done) as usize);
         let place = |at: Option<u64>| at.map(|at| at + done);
         let begin = from.position();
@@ -280,7 +311,12 @@ fn cachestat(frame: &mut Frame) -> Answer {
         Some(mapping) => {
             let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
             let pages = offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE);
-            pages.filter(|page| mapping.has_page(PageIndex::new(*page))).count() as u64
+            let mut count = 0;
+            each_run(mapping, pages, |run, is_present| {
+                count += if is_present { run.len().get() } else { 0 };
+                true
+            })?;
+            count
         }
         None => 0,
     };

@@ -18,7 +18,7 @@ use crate::errno;
 use crate::files::open::Open;
 use crate::platform::{Machine, Space, user};
 use crate::process::{self, Process, exit};
-use crate::sched::current;
+use crate::sched::{checkpoint, current};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
@@ -171,6 +171,7 @@ fn mincore(frame: &mut Frame) -> Answer {
     }
     let (pages, mut states) = (len.div_ceil(PAGE_SIZE), [0; PART]);
     for first in (0..pages.max(1)).step_by(PART) {
+        checkpoint()?;
         let count = (pages - first).min(PART as u64);
         let from = at.checked_add(first * PAGE_SIZE).ok_or(Errno::ENOMEM)?;
         let states = &mut states[..count as usize];

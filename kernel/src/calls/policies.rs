@@ -9,7 +9,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::errno;
 use crate::platform::user::UserPtr;
 use crate::process::{self, Process};
-use crate::sched::current;
+use crate::sched::{checkpoint, current};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use freehold::UserRange;
@@ -134,6 +134,7 @@ fn set_home_node(frame: &mut Frame) -> Answer {
     let space = current().space();
     let mut answer = if range.is_empty() { Ok(0) } else { Err(Errno::ENOENT) };
     for line in space.maps(at).take_while(|line| line.start < range.end()) {
+        checkpoint()?;
         match space.find_vma(line.start).map_or(0, |vma| vma.policy()) & 0xffff_ffff & !MODE_FLAGS {
             DEFAULT => {}
             BIND | PREFERRED_MANY => answer = Ok(0),
@@ -231,6 +232,7 @@ fn move_pages(frame: &mut Frame) -> Answer {
     let process = process_of(pid)?;
     let space = process.space.lock().clone().ok_or(Errno::EINVAL)?;
     for n in 0..count {
+        checkpoint()?;
         let at = UserPtr::<u64>::new(pages).add(n).read()?;
         if let Some(nodes) = UserPtr::<u32>::optional(nodes)
             && nodes.add(n).read()? != 0

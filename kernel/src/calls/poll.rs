@@ -321,6 +321,7 @@ fn epoll_until(set: u64, out: u64, most: u64, deadline: u64) -> Answer {
     })?;
     let told = told.unwrap_or_default();
     for (n, (events, data)) in told.iter().enumerate() {
+        checkpoint()?;
         let words = [*events, *data as u32, (*data >> 32) as u32];
         UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&words)?;
     }

@@ -23,7 +23,7 @@ use crate::process::{
     status::Status,
     trace::{self, EVENT_EXIT},
 };
-use crate::sched::{current, scheduler, wait};
+use crate::sched::{checkpoint, current, scheduler, wait};
 use crate::{errno, record};
 use alloc::format;
 use alloc::sync::Arc;
@@ -216,6 +216,7 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
         return Ok(strings);
     }
     loop {
+        checkpoint()?;
         let place = UserPtr::<u64>::new(at).add(strings.len() as u64).read()?;
         if place == 0 {
             return Ok(strings);

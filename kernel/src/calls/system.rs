@@ -2,11 +2,11 @@
 //! returns must agree with `proc/settings.rs` and `proc/system.rs`. The random bytes come from
 //! `arch/random.rs`. The program `corners.c` tests getrandom.
 
-use crate::arch::{frame::Frame, preempt::preempt_point, random};
+use crate::arch::{frame::Frame, random};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::descriptors::MAX_TRANSFER;
 use crate::platform::user;
-use crate::sched::current;
+use crate::sched::checkpoint;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -35,10 +35,10 @@ fn getrandom(frame: &mut Frame) -> Answer {
     for done in (0..len).step_by(part.len()) {
         let bytes = part.len().min((len - done) as usize);
         random::fill(&mut part[..bytes]);
-        match user::copy_out(out.wrapping_add(done), &part[..bytes]) {
+        match checkpoint().and_then(|()| user::copy_out(out.wrapping_add(done), &part[..bytes])) {
             Err(error) if done == 0 => return Err(error),
-            Ok(()) if !current().is_killed() => preempt_point(),
-            _ => return Ok(done),
+            Err(_) => return Ok(done),
+            Ok(()) => {}
         }
     }
     Ok(len)

@@ -1,12 +1,13 @@
 //! The buffer of a read or write: the memory of a program, in one range or in several consecutive ones.
 //!
 //! Files copy data only through [`UserBuffer`], which uses `platform/user.rs`. A copy may fault and sleep, so
-//! the caller holds no spin lock. A copy also passes preemption points. If a part of a range cannot be
+//! the caller holds no spin lock. A copy also passes checkpoints (`sched/checkpoint.rs`), so a file that copies
+//! bytes in a loop needs no checkpoint of its own. If a part of a range cannot be
 //! accessed, the bytes before that part are copied and the call succeeds, as on Linux. The program `files.c`
 //! of the tests checks such copies (`transfer_ends_at_unmapped_memory`).
 
-use crate::arch::preempt;
 use crate::platform::user;
+use crate::sched::checkpoint;
 use freehold::error::Errno;
 
 /// A range of a program's memory, in the layout of `struct iovec`.
@@ -69,7 +70,7 @@ impl<'a> UserBuffer<'a> {
     ///
     /// # Errors
     ///
-    /// EFAULT if nothing could be copied.
+    /// EFAULT if nothing could be copied; EINTR if the calling thread has to end.
     pub fn put(&mut self, data: &[u8]) -> Result<usize, Errno> {
         let data = &data[..data.len().min(self.room)];
         if let Own::To(memory) = &mut self.own {
@@ -121,7 +122,7 @@ impl<'a> UserBuffer<'a> {
     ///
     /// # Errors
     ///
-    /// EFAULT if nothing could be copied.
+    /// EFAULT if nothing could be copied; EINTR if the calling thread has to end.
     pub fn get(&mut self, out: &mut [u8]) -> Result<usize, Errno> {
         let most = out.len().min(self.room);
         let out = &mut out[..most];
@@ -147,7 +148,11 @@ impl<'a> UserBuffer<'a> {
         let mut done = 0;
         while let Some(([base, len], rest)) = self.parts.split_first() {
             let bytes = (len - self.offset).min((most - done) as u64);
-            preempt::preempt_point();
+            match checkpoint() {
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+                Ok(()) => {}
+            }
             let copied = f(base.wrapping_add(self.offset), done, bytes as usize);
             if (copied as u64) < bytes && done + copied == 0 {
                 return Err(Errno::EFAULT);

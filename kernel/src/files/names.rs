@@ -9,7 +9,7 @@
 //! A new kind of change belongs here and holds [`CHANGES`]. The program `names.c` of the tests checks
 //! changes, and `corners.c` checks mounts.
 
-use crate::arch::lock::SpinLock;
+use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::errno;
 use crate::files::tree::{self, Kind, Node};
 use alloc::collections::BTreeMap;
@@ -223,6 +223,7 @@ fn is_used(directory: &Arc<Node>) -> bool {
     // directory has a third reference, which belongs to the caller.
     let (mut rest, mut known) = (Vec::from([directory.clone()]), 3);
     while let Some(node) = rest.pop() {
+        preempt_point();
         if Arc::strong_count(&node) > core::mem::replace(&mut known, 2) {
             return true;
         }
@@ -254,6 +255,7 @@ fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Ar
 fn lies_within(inner: &Arc<Node>, outer: &Arc<Node>) -> bool {
     let mut here = Some(inner.clone());
     while let Some(node) = here {
+        preempt_point();
         if Arc::ptr_eq(&node, outer) {
             return true;
         }

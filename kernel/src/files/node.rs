@@ -4,16 +4,18 @@
 //! The engine holds the contents of a regular file in a `Mapping`: read, write and mmap use the same pages.
 //! `Open` calls `write` with the lock of the contents held ([`File::changing`]). No page fault takes that
 //! lock, because the program's buffer may be a mapping of the same file. A position in a directory is the
-//! number of an entry: first `.` and `..`, then the names in order. A [`Listing`] chooses its positions. The programs `files.c` and `names.c` of
-//! the tests check contents, holes and directories.
+//! number of an entry: first `.` and `..`, then the names in order. A [`Listing`](super::tree::Listing)
+//! chooses its positions. The programs `files.c` and `names.c` of the tests check contents, holes and
+//! directories.
 
 use crate::errno;
 use crate::files::tree::{Kind, Node};
 use crate::files::{Entry, File, Stat, buffer::UserBuffer};
 use crate::platform::Machine;
-use crate::sched::mutex::Mutex;
+use crate::sched::{checkpoint, mutex::Mutex};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound::{Excluded, Unbounded};
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::counted::Counted;
 use freehold::error::Errno;
@@ -32,6 +34,9 @@ impl NodeFile {
         NodeFile(node)
     }
 }
+
+/// Maximum number of entries that are read in one section of a directory's lock.
+const PART: usize = 64;
 
 impl File for NodeFile {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
@@ -84,36 +89,36 @@ impl File for NodeFile {
     }
 
     fn entries(&self, from: u64, f: &mut dyn FnMut(&Entry) -> bool) -> Result<(), Errno> {
+        if !self.0.is_directory() {
+            return Err(errno::ENOTDIR);
+        }
         let up = self.0.parent.lock().upgrade().map_or(self.0.inode, |parent| parent.inode);
         let dots = [(self.0.inode, &b"."[..]), (up, b"..")];
         let entry = |inode, next, name: &[u8], kind| Entry { inode, next, name: name.to_vec(), kind };
-        let mut all: Vec<Entry> =
-            (1..).zip(dots).map(|(next, (inode, name))| entry(inode, next, name, 4)).collect();
-        match &self.0.kind {
-            Kind::Directory(entries) => {
-                for (next, (name, node)) in (DOTS + 1..).zip(entries.lock().iter()) {
-                    all.push(entry(node.inode, next, name, (node.mode.load(Relaxed) >> 12) as u8));
-                }
+        let dots = (1..).zip(dots).map(|(next, (inode, name))| entry(inode, next, name, 4));
+        let mut part: Vec<Entry> = dots.collect();
+        while let Some(last) = part.last() {
+            // The caller already has the entries up to position `from`.
+            if !part.iter().filter(|entry| entry.next > from).all(&mut *f) {
+                break;
             }
-            Kind::Listing(_) => {}
-            _ => return Err(errno::ENOTDIR),
-        }
-        let goes_on = all.iter().skip(from as usize).all(&mut *f);
-        if let Kind::Listing(listing) = &self.0.kind
-            && goes_on
-        {
-            let mut at = from.saturating_sub(DOTS);
-            loop {
-                let names = listing.names(at);
-                let Some(last) = names.last() else { break };
-                at = last.next;
-                let all = names
-                    .iter()
-                    .all(|listed| f(&entry(self.0.inode + 1, DOTS + listed.next, &listed.name, listed.kind)));
-                if !all {
-                    break;
+            checkpoint()?;
+            part = match &self.0.kind {
+                Kind::Directory(entries) => {
+                    let after = if last.next > DOTS { Excluded(&last.name[..]) } else { Unbounded };
+                    let entries = entries.lock();
+                    let next = (last.next + 1..).zip(entries.range::<[u8], _>((after, Unbounded)));
+                    let kind = |node: &Node| (node.mode.load(Relaxed) >> 12) as u8;
+                    let next = next.map(|(next, (name, node))| entry(node.inode, next, name, kind(node)));
+                    next.take(PART).collect()
                 }
-            }
+                Kind::Listing(listing) => {
+                    let names = listing.names(last.next.max(from) - DOTS).into_iter();
+                    let inode = self.0.inode + 1;
+                    names.map(|name| entry(inode, DOTS + name.next, &name.name, name.kind)).collect()
+                }
+                _ => Vec::new(),
+            };
         }
         Ok(())
     }

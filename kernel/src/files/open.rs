@@ -6,7 +6,7 @@
 //! only regular files have the second lock. `files/table.rs` has the descriptors, and [`File`] is the
 //! interface of the file behind them. The program `appends.c` of the tests checks both locks.
 
-use crate::arch::lock::SpinLock;
+use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::errno;
 use crate::files::{FAILED, File, buffer::UserBuffer};
 use crate::platform::Machine;
@@ -174,5 +174,12 @@ impl Open {
         let name = core::str::from_utf8(&self.name).unwrap_or_default();
         let file = file::File::new(mapping, access, name).map_err(|_| Errno::ENOMEM)?;
         Ok(self.mapped.lock().get_or_insert(file).clone())
+    }
+}
+
+impl Drop for Open {
+    // A process may close many files in one call.
+    fn drop(&mut self) {
+        preempt_point();
     }
 }

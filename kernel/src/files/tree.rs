@@ -11,7 +11,7 @@
 //! a link, [`walk`] needs an arm too. The programs `files.c`, `names.c` and `corners.c` of the tests check
 //! the tree.
 
-use crate::arch::{clock, lock::SpinLock};
+use crate::arch::{clock, lock::SpinLock, preempt::preempt_point};
 use crate::errno;
 use crate::files::attributes::Attributes;
 use crate::files::pages::{Archived, allocated};
@@ -101,6 +101,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         let mut rest = self.take_below();
         while let Some(node) = rest.pop() {
+            preempt_point();
             if let Some(mut node) = Arc::into_inner(node) {
                 rest.append(&mut node.take_below());
             }
@@ -462,6 +463,7 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
     let (mut names, mut here, mut gone) = (Vec::new(), node.clone(), false);
     let root = root();
     while !Arc::ptr_eq(&here, &root) {
+        preempt_point();
         let up = here.parent.lock().upgrade();
         let name = here.name.lock().clone();
         let Some(up) = up else {

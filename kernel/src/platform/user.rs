@@ -11,7 +11,7 @@
 //! which checks the range and opens the access. The part `transfer_ends_at_unmapped_memory` of `files.c`
 //! checks partial copies.
 
-use crate::arch::{features, frame::UserAddr};
+use crate::arch::{features, frame::UserAddr, preempt};
 use crate::errno;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
@@ -60,14 +60,28 @@ fn touch(at: u64, bytes: usize, f: impl FnOnce() -> usize) -> Result<(), Errno> 
     if left == 0 { Ok(()) } else { Err(Errno::EFAULT) }
 }
 
+/// Maximum number of bytes that are copied between two preemption points.
+const PART: usize = 1 << 14;
+
 /// Copies from a program.
 ///
 /// # Errors
 ///
 /// EFAULT if a byte could not be read. `out` may then have changed in part.
 pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
+    check(at, out.len())?;
     // SAFETY: `out` is a unique reference. A fault on the program's side continues at the fix-up of `ucopy`.
-    touch(at, out.len(), || unsafe { ucopy(out.as_mut_ptr(), at as *const u8, out.len()) })
+    let copy = |at, out: &mut [u8]| {
+        touch(at, out.len(), || unsafe { ucopy(out.as_mut_ptr(), at as *const u8, out.len()) })
+    };
+    if out.len() <= PART {
+        return copy(at, out);
+    }
+    for (n, part) in out.chunks_mut(PART).enumerate() {
+        preempt::preempt_point();
+        copy(at + (n * PART) as u64, part)?;
+    }
+    Ok(())
 }
 
 /// Copies to a program.
@@ -76,8 +90,19 @@ pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
 ///
 /// EFAULT if a byte could not be written. The bytes before it may have been written.
 pub fn copy_out(at: u64, data: &[u8]) -> Result<(), Errno> {
+    check(at, data.len())?;
     // SAFETY: as in `copy_in`.
-    touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
+    let copy = |at, data: &[u8]| {
+        touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
+    };
+    if data.len() <= PART {
+        return copy(at, data);
+    }
+    for (n, part) in data.chunks(PART).enumerate() {
+        preempt::preempt_point();
+        copy(at + (n * PART) as u64, part)?;
+    }
+    Ok(())
 }
 
 /// Copies from a program as much as can be read. Returns the number of bytes.

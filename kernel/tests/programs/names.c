@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
+#include <stdint.h>
 #include <sys/mman.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -145,11 +146,27 @@ static void nodes_have_extended_attributes(void) {
     CHECK(!close(ends[0]) && !close(ends[1]));
 }
 
+// A search skips a hole, whatever its size.
+static void searches_skip_holes(void) {
+    enum { SYS_CACHESTAT = 451 };
+    int file = memfd_create("sparse", 0);
+    uint64_t all[2] = {0, 0}, counts[5];
+    CHECK(file >= 0 && !ftruncate(file, 1L << 62));
+    CHECK(lseek(file, 0, SEEK_DATA) == -1 && errno == ENXIO && lseek(file, 0, SEEK_HOLE) == 0);
+    CHECK(pwrite(file, "x", 1, 1L << 50) == 1 && pwrite(file, "x", 1, (1L << 50) + 4096) == 1);
+    CHECK(lseek(file, 5, SEEK_DATA) == 1L << 50 && lseek(file, 1L << 50, SEEK_HOLE) == (1L << 50) + 8192);
+    CHECK(lseek(file, (1L << 50) + 5, SEEK_DATA) == (1L << 50) + 5);
+    CHECK(lseek(file, (1L << 50) + 8192, SEEK_DATA) == -1 && errno == ENXIO);
+    CHECK(!syscall(SYS_CACHESTAT, file, all, counts, 0) && counts[0] == 2);
+    close(file);
+}
+
 int main(void) {
     PART(hugetlbfs_can_be_mounted);
     PART(files_can_be_linked_renamed_and_removed);
     PART(holes_read_as_zeroes);
     PART(files_without_names_have_small_numbers);
     PART(nodes_have_extended_attributes);
+    PART(searches_skip_holes);
     return 0;
 }

@@ -39,6 +39,40 @@ fn page_count_follows_stores_and_holes() {
     });
 }
 
+/// Walks a range by runs. Returns the pages that are in the cache, and the number of calls.
+fn cached_pages(mapping: &Mapping<Machine>, range: PageRange) -> (Vec<u64>, usize) {
+    let (mut pages, mut at, mut calls) = (Vec::new(), range.start, 0);
+    while at < range.end {
+        let (run, is_cached) = mapping.page_run(PageRange::new(at, range.end));
+        assert!(run.start == at && run.end > at && run.end <= range.end, "each call advances");
+        if is_cached {
+            pages.extend(run.numbers());
+        }
+        (at, calls) = (run.end, calls + 1);
+    }
+    (pages, calls)
+}
+
+#[test]
+fn runs_of_pages_skip_holes_and_are_bounded() {
+    let world = World::new();
+    let mapping = Mapping::new(world.engine(), Zeroes, 1 << 60, true).unwrap();
+    let all = PageRange::ALL;
+    assert_eq!(cached_pages(&mapping, all), (vec![], 1));
+    let pages: Vec<u64> = [0, 1, 2, 5, 63, 64, 1 << 20, (1 << 20) + 1, (1 << 48) - 1].to_vec();
+    pages.iter().for_each(|page| mapping.fill(PageIndex::new(*page)).unwrap());
+    let (found, calls) = cached_pages(&mapping, all);
+    assert_eq!((found, calls), (pages, 10), "one call for each run, as no run is long");
+    let part = PageRange::new(PageIndex::new(1), PageIndex::new(64));
+    assert_eq!(cached_pages(&mapping, part).0, [1, 2, 5, 63]);
+    mapping.truncate(2 * PAGE).unwrap();
+    assert_eq!(cached_pages(&mapping, all).0, [0, 1]);
+    mapping.truncate(1 << 40).unwrap();
+    (0..3000).for_each(|page| mapping.fill(PageIndex::new(page)).unwrap());
+    let (found, calls) = cached_pages(&mapping, all);
+    assert_eq!((found.len(), calls), (3000, 4), "a run ends after 1024 pages");
+}
+
 #[test]
 fn page_count_follows_reads_and_huge_pages() {
     let world = World::new();

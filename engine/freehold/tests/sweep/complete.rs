@@ -91,6 +91,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Mapping::present_pages", "a number"),
     ("Mapping::page_bytes", "a number"),
     ("Mapping::has_page", "only reads"),
+    ("Mapping::page_run", "only reads"),
     ("Mapping::drop_clean", "with `File::drop_clean`"),
     ("Mapping::check", "made after every call of the sweep"),
     ("Mapping::seals", "a value"),

@@ -166,6 +166,46 @@ impl<P: Platform> Mapping<P> {
         self.find(&P::rcu_read(), index).is_some()
     }
 
+    /// Returns the first pages of `range` that are either all in the cache or all not in the cache, and true if
+    /// they are in the cache. Visits only a bounded number of pages, so the next run may have the same state;
+    /// pages for which the cache has no tree nodes count as one. Pages beyond the end of the file are not in
+    /// the cache. A caller that walks a long range passes a preemption point between the calls.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, PageRange, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::memfd(&engine, PAGE_SIZE << 40).unwrap();
+    /// file.write_at(PAGE_SIZE << 30, b"new").unwrap();
+    /// let (hole, is_cached) = file.page_run(PageRange::ALL);
+    /// assert_eq!((hole.start.get(), hole.end.get(), is_cached), (0, 1 << 30, false));
+    /// ```
+    pub fn page_run(&self, range: PageRange) -> (PageRange, bool) {
+        /// Maximum number of pages that are visited.
+        const MOST: usize = 1024;
+        let rcu = P::rcu_read();
+        let inside = PageRange::new(range.start, range.end.min(self.end()));
+        let (mut end, mut is_cached, mut left) = (range.start, false, MOST);
+        let stop = self.cache.each(Stay::within::<P>(&rcu), inside, |index, word| {
+            let is_here = Found::at(word).is_some();
+            if index == range.start {
+                is_cached = is_here;
+            } else if is_here != is_cached || is_cached && index != end || left == 0 {
+                // Pages that were skipped before this one are not in the cache.
+                end = if is_cached { end } else { index };
+                return ControlFlow::Break(());
+            }
+            end = PageIndex::new(index.get() + 1);
+            left -= 1;
+            ControlFlow::Continue(())
+        });
+        if stop.is_continue() && !is_cached {
+            end = range.end;
+        }
+        (PageRange::new(range.start, end), is_cached)
+    }
+
     /// Returns true if the page `index` still lies inside the file. The caller holds the lock of a page
     /// table, and is about to add to this table an entry that maps no page of the file. If this check does
     /// not see a concurrent truncation, the truncation finds that entry.
