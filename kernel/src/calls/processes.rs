@@ -195,7 +195,8 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     // exec clears this flag; only 32-bit programs keep it.
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
     renew::renew(process);
-    process.timers.lock().forget();
+    let timers = process.timers.lock().forget();
+    timers.disarm();
     // Handlers belonged to the old program.
     let actions = process.actions().lock().map(Action::without_handler);
     process.share_actions(Arc::new(SpinLock::new(actions)));

@@ -8,7 +8,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;
 use crate::process::signal::{self, ALWAYS, Action, Info, MAX_SIGNAL, bit};
-use crate::process::{self, Process, ring};
+use crate::process::{self, Process, itimers, ring};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{Thread, current};
 use alloc::sync::Arc;
@@ -59,6 +59,9 @@ fn sigaction(frame: &mut Frame) -> Answer {
         signal::discard(process, &mut signals, bit(number));
     }
     drop(signals);
+    if before.ignores(number) && new.is_some_and(|new| !new.ignores(number)) {
+        itimers::arm_ignored(&process.timers, number);
+    }
     if let Some(old) = UserPtr::<Action>::optional(old) {
         old.write(&before)?;
     }

@@ -93,6 +93,8 @@ fn getitimer(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
+/// Performs timer_create. As on Linux, RLIMIT_SIGPENDING limits the number of timers, because each may have a
+/// pending signal.
 fn create(frame: &mut Frame) -> Answer {
     let [clock, event, out, ..] = frame.args();
     let clock = clock as u32;
@@ -121,6 +123,9 @@ fn create(frame: &mut Frame) -> Answer {
         }
     };
     let process = current().process();
+    if process.timers.lock().created_timers() as u64 >= process.limits.lock().soft(RLIMIT_SIGPENDING) {
+        return Err(Errno::EAGAIN);
+    }
     let by_default = |id: u32| Notify::Process(itimers::info(SIGALRM, id.into()));
     let id = process
         .timers

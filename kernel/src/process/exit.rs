@@ -88,7 +88,8 @@ pub fn exit_thread() -> ! {
     };
     if last {
         trace::tracer_ends(here.process());
-        here.process().timers.lock().end();
+        let timers = core::mem::take(&mut *here.process().timers.lock());
+        timers.disarm();
         let space = here.process().space.lock().take();
         if let Some(space) = space {
             here.process().usage.program_ends(&space);

@@ -6,7 +6,7 @@
 use crate::process::itimers::{Notify, Timer};
 use crate::process::signal::{self, Info};
 use crate::process::{self, Process};
-use linux_raw_sys::general::SI_TIMER;
+use linux_raw_sys::general::SIGALRM;
 
 /// Sends a timer's signal. Returns false if the signal is already pending.
 pub fn ring(timer: &Timer) -> bool {
@@ -21,13 +21,18 @@ pub fn ring(timer: &Timer) -> bool {
     }
 }
 
-/// Adds the number of merged expirations to `info`, if `info` describes the signal of a timer. A thread of
-/// the process is taking the signal.
+/// Arms the timer whose signal a thread of the process is taking, and adds the number of merged expirations to
+/// `info`. SIGALRM may also come from another sender than ITIMER_REAL; it arms this timer in any case.
 pub fn tell(process: &Process, info: &mut Info) {
-    if info.code == SI_TIMER {
-        let timer = process.timers.lock().get(info.fields[0] as u32);
+    if let Some(id) = info.timer {
+        let timer = process.timers.lock().get(id);
         if let Some(timer) = timer {
-            timer.tell(info);
+            info.fields[0] |= u64::from(timer.taken()) << 32;
+        }
+    } else if info.signal == SIGALRM {
+        let timer = process.timers.lock().existing_real();
+        if let Some(timer) = timer {
+            timer.taken();
         }
     }
 }

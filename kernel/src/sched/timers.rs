@@ -8,8 +8,12 @@
 //! never sleep. The hardware timer never fires later than the first deadline of its CPU or, while a thread
 //! runs, than the end of the thread's time slice.
 //!
+//! A tick spends at most about [`MOST_NS`] on sleepers and as much on timers, whatever number of them is due.
+//! The next tick continues, after threads have had as much time as the tick took. Sleepers come first, so a
+//! flood of timers does not delay them.
+//!
 //! A new kind of timer implements [`Expire`] and calls [`arm`]. The programs `signals.c` and `jobs.c` of the
-//! tests check timers.
+//! tests check timers, and `floods.c` checks that many of them stop no other process.
 
 use super::scheduler::{self, SLICE_NS};
 use super::thread::Thread;
@@ -27,47 +31,49 @@ pub trait Expire: Send + Sync {
     fn expire(self: Arc<Self>, armed: Armed);
 }
 
-/// The action at a deadline.
-enum Due {
-    /// Unparks the thread.
-    Sleeper(Arc<Thread>),
-    /// Lets the timer expire.
-    Timer(Arc<dyn Expire>),
+/// A deadline and a unique number.
+type Place = (u64, u64);
+
+/// The threads that sleep with a deadline, and the armed timers, of a CPU.
+struct Waiting {
+    sleepers: BTreeMap<Place, Arc<Thread>>,
+    timers: BTreeMap<Place, Arc<dyn Expire>>,
 }
 
-/// The waiting actions, by deadline and a unique number.
-type Sleepers = BTreeMap<(u64, u64), Due>;
-
-/// The place of an armed timer in the list of a CPU.
+/// The place of an armed timer or of a sleeper in the lists of a CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Armed {
     cpu: usize,
-    key: (u64, u64),
+    place: Place,
 }
 
 /// Arms a timer on the calling CPU.
 pub fn arm(deadline: u64, timer: Arc<dyn Expire>) -> Armed {
-    insert(deadline, Due::Timer(timer))
+    insert(deadline, |waiting, place| drop(waiting.timers.insert(place, timer)))
 }
 
 /// Disarms a timer. An expiration that has already begun continues.
 pub fn disarm(armed: Armed) {
-    let gone = SLEEPERS[armed.cpu].lock().remove(&armed.key);
+    let gone = WAITING[armed.cpu].lock().timers.remove(&armed.place);
     drop(gone);
 }
 
-/// Adds an action to the list of the calling CPU, and sets the CPU's timer earlier if necessary.
-fn insert(deadline: u64, due: Due) -> Armed {
-    let armed = Armed { cpu: cpu::number(), key: (deadline, NEXT.fetch_add(1, Relaxed)) };
-    SLEEPERS[armed.cpu].lock().insert(armed.key, due);
+/// Calls `add` with the lists of the calling CPU, and sets the CPU's timer earlier if necessary.
+fn insert(deadline: u64, add: impl FnOnce(&mut Waiting, Place)) -> Armed {
+    let armed = Armed { cpu: cpu::number(), place: (deadline, NEXT.fetch_add(1, Relaxed)) };
+    add(&mut WAITING[armed.cpu].lock(), armed.place);
     if deadline < cpu().timer.get() {
         apic::set_timer(deadline);
     }
     armed
 }
 
-/// The waiting actions of each CPU.
-static SLEEPERS: [SpinLock<Sleepers>; MAX_CPUS] = [const { SpinLock::new(BTreeMap::new()) }; MAX_CPUS];
+/// Time that a tick spends on sleepers, and on timers, before it leaves the others to the next tick.
+const MOST_NS: u64 = 50_000;
+
+/// The waiting threads and timers of each CPU.
+static WAITING: [SpinLock<Waiting>; MAX_CPUS] =
+    [const { SpinLock::new(Waiting { sleepers: BTreeMap::new(), timers: BTreeMap::new() }) }; MAX_CPUS];
 /// The number of the next action, which keeps keys unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -81,13 +87,15 @@ impl Alarm {
         if deadline == u64::MAX {
             return None;
         }
-        Some(Alarm(insert(deadline, Due::Sleeper(Thread::hold_current()))))
+        let thread = Thread::hold_current();
+        Some(Alarm(insert(deadline, |waiting, place| drop(waiting.sleepers.insert(place, thread)))))
     }
 }
 
 impl Drop for Alarm {
     fn drop(&mut self) {
-        disarm(self.0);
+        let gone = WAITING[self.0.cpu].lock().sleepers.remove(&self.0.place);
+        drop(gone);
     }
 }
 
@@ -95,45 +103,60 @@ impl Drop for Alarm {
 pub fn tick() {
     let own = cpu();
     own.timer.set(u64::MAX);
-    wake_sleepers();
+    let begin = clock::now_ns();
+    let left = each_due(|waiting| &mut waiting.sleepers, |thread, _| thread.unpark())
+        | each_due(|waiting| &mut waiting.timers, |timer, armed| timer.expire(armed));
+    let end = clock::now_ns();
+    let resume = if left { end + (end - begin) } else { 0 };
     if own.current.get() != own.idle.get() {
         // The interrupt came while a program ran, or at a preemption point, so no read section is open.
         RCU.quiescent(own.number.get());
         RCU.advance();
         own.resched.set(true);
         scheduler::count_turn();
-        begin_turn();
+        begin_turn_with(resume);
     }
 }
 
-/// Unparks the sleepers whose deadline has passed, and lets timers expire.
-fn wake_sleepers() {
-    let now = clock::now_ns();
+/// Takes from a list of the calling CPU the entries whose deadline has passed, and calls `f` with each.
+/// Returns true if the time was over before the last one.
+fn each_due<T>(list: impl Fn(&mut Waiting) -> &mut BTreeMap<Place, T>, f: impl Fn(T, Armed)) -> bool {
+    let begin = clock::now_ns();
+    let mut now = begin;
     loop {
-        let mut sleepers = SLEEPERS[cpu::number()].lock();
-        let due =
-            sleepers.first_entry().filter(|first| first.key().0 <= now).map(|first| first.remove_entry());
-        drop(sleepers);
-        match due {
-            Some((_, Due::Sleeper(thread))) => thread.unpark(),
-            Some((key, Due::Timer(timer))) => timer.expire(Armed { cpu: cpu::number(), key }),
-            None => return,
+        let mut waiting = WAITING[cpu::number()].lock();
+        let first = list(&mut waiting).first_entry().filter(|first| first.key().0 <= now);
+        let due = first.map(|first| first.remove_entry());
+        drop(waiting);
+        let Some((place, due)) = due else { return false };
+        f(due, Armed { cpu: cpu::number(), place });
+        now = clock::now_ns();
+        if now - begin > MOST_NS {
+            return true;
         }
     }
 }
 
 /// Returns the first deadline of the calling CPU.
 fn first_deadline() -> u64 {
-    SLEEPERS[cpu::number()].lock().first_key_value().map_or(u64::MAX, |(key, _)| key.0)
+    let waiting = WAITING[cpu::number()].lock();
+    let sleeper = waiting.sleepers.first_key_value().map(|(place, _)| place.0);
+    let timer = waiting.timers.first_key_value().map(|(place, _)| place.0);
+    sleeper.into_iter().chain(timer).min().unwrap_or(u64::MAX)
 }
 
 /// Starts a time slice, and sets the timer to its end.
 pub fn begin_turn() {
+    begin_turn_with(0);
+}
+
+/// Like [`begin_turn`], but lets the timer fire at `earliest` at the earliest.
+fn begin_turn_with(earliest: u64) {
     let now = clock::now_ns();
     cpu().turn_began.store(now, Relaxed);
     let end = now + SLICE_NS;
     if cpu().timer.get() > end {
-        apic::set_timer(first_deadline().min(end));
+        apic::set_timer(first_deadline().max(earliest).min(end));
     }
 }
 

@@ -121,10 +121,13 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
         let wanted = !here.blocked();
         let is_given = given.is_some();
         let own = given.take().or_else(|| here.pending.lock().take(wanted));
-        let Some(info) = own.or_else(|| signals.pending.take(wanted)) else {
+        let Some(mut info) = own.or_else(|| signals.pending.take(wanted)) else {
             refresh(here, &signals);
             return Next::Nothing;
         };
+        if !is_given {
+            ring::tell(process, &mut info);
+        }
         let signal = info.signal;
         if here.trace.is_traced() && !is_given && signal != SIGKILL {
             return Next::Trap(info);
@@ -144,8 +147,6 @@ fn next(here: &Thread, mut given: Option<Info>) -> Next {
                 if action.has(SA_RESETHAND) {
                     actions[signal as usize].handler = DEFAULT;
                 }
-                let mut info = info;
-                ring::tell(process, &mut info);
                 return Next::Handle(info, action);
             }
         }

@@ -4,7 +4,7 @@
 //! [`DUMPING`] and [`HARMLESS`].
 
 use crate::platform::user::{Plain, UserPtr};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeSet, VecDeque};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -93,6 +93,8 @@ pub struct Info {
     pub code: i32,
     /// The bytes from offset 16 on: the sender and its value, or the address of a fault.
     pub fields: [u64; 4],
+    /// The number of the timer that sent the signal, for a timer of timer_create. Not visible to programs.
+    pub timer: Option<u32>,
 }
 
 impl Info {
@@ -127,6 +129,7 @@ impl Info {
             errno: (words[0] >> 32) as i32,
             code: words[1] as i32,
             fields: [words[2], words[3], words[4], words[5]],
+            timer: None,
         })
     }
 }
@@ -138,21 +141,21 @@ pub struct Pending {
     pub set: Set,
     /// The signals in the order in which they were sent.
     pub(super) queue: VecDeque<Info>,
+    /// The timers whose signals are in the queue.
+    timers: BTreeSet<u32>,
 }
 
 impl Pending {
     /// Adds a signal. Returns false if it is already pending and is queued only once, or if the queue is
-    /// full.
+    /// full. The signal of a timer is queued once for each timer, even if the queue is full: the number of
+    /// timers is limited.
     pub(super) fn add(&mut self, info: Info) -> bool {
         let again = self.set & bit(info.signal) != 0;
-        // A signal of a timer is queued only once; the timer counts the further expirations.
-        let timer = |other: &Info| {
-            other.code == SI_TIMER
-                && other.signal == info.signal
-                && other.fields[0] as u32 == info.fields[0] as u32
+        let refused = match info.timer {
+            Some(timer) => !self.timers.insert(timer),
+            None => again && info.signal < REAL_TIME || self.queue.len() >= MAX_PENDING,
         };
-        let once = info.signal < REAL_TIME || info.code == SI_TIMER && self.queue.iter().any(timer);
-        if again && once || self.queue.len() >= MAX_PENDING {
+        if refused {
             return false;
         }
         self.set |= bit(info.signal);
@@ -176,6 +179,9 @@ impl Pending {
         let signal = ready.trailing_zeros() + 1;
         let at = self.queue.iter().position(|info| info.signal == signal);
         let info = at.and_then(|at| self.queue.remove(at));
+        if let Some(timer) = info.and_then(|info| info.timer) {
+            self.timers.remove(&timer);
+        }
         if !self.queue.iter().any(|info| info.signal == signal) {
             self.set &= !bit(signal);
         }
@@ -186,7 +192,14 @@ impl Pending {
     pub fn discard(&mut self, of: Set) {
         if self.set & of != 0 {
             self.set &= !of;
-            self.queue.retain(|info| of & bit(info.signal) == 0);
+            let timers = &mut self.timers;
+            self.queue.retain(|info| {
+                let stays = of & bit(info.signal) == 0;
+                if let Some(timer) = info.timer.filter(|_| !stays) {
+                    timers.remove(&timer);
+                }
+                stays
+            });
         }
     }
 }

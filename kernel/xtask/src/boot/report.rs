@@ -64,6 +64,21 @@ pub struct Report {
 }
 
 impl Report {
+    /// Returns the longest time in nanoseconds that interrupts were off, and where, if the kernel measured it
+    /// (option `irqoff`).
+    #[must_use]
+    pub fn longest_irq_off(&self) -> Option<(u64, String)> {
+        self.log.iter().find_map(|line| {
+            let (number, place) =
+                line.strip_prefix("interrupts were off for ")?.split_once(" ns at most, ")?;
+            let place = match place.strip_prefix("in call ").and_then(|call| call.parse().ok()) {
+                Some(call) => format!("in {}", call_name(call)),
+                None => place.to_owned(),
+            };
+            Some((number.parse().ok()?, place))
+        })
+    }
+
     /// Reads a report. Unknown lines count as messages.
     #[must_use]
     pub fn read(bytes: &[u8]) -> Self {
@@ -110,6 +125,16 @@ pub fn call_name(number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn longest_time_is_parsed_with_its_place() {
+        let report = Report::read(b"log up\nlog interrupts were off for 1234 ns at most, in vector 14\n");
+        assert_eq!(report.longest_irq_off(), Some((1234, "in vector 14".into())));
+        let report = Report::read(b"log interrupts were off for 1234 ns at most, in call 11\n");
+        let place = report.longest_irq_off().map(|(_, place)| place);
+        assert!(place.is_some_and(|place| place == "in munmap" || place == "in 11"));
+        assert_eq!(Report::read(b"log up\n").longest_irq_off(), None);
+    }
 
     #[test]
     fn report_of_a_program_is_parsed() {

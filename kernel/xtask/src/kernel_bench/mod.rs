@@ -24,7 +24,7 @@ use crate::{
         kernel,
         options::Options,
         pack::Program,
-        qemu::{Console, Machine, Ran},
+        qemu::{COUNTING, Console, Machine, Ran},
         report::End,
         scratch::Scratch,
         tree::Node,
@@ -41,8 +41,6 @@ use crate::{
 const PROCESSOR: &str = "qemu64";
 /// Path of the program.
 const PROGRAM: &str = "/bench";
-/// Makes the machine's clock count instructions, without delays while the CPUs halt.
-const COUNTING: [&str; 2] = ["-icount", "shift=0,sleep=off"];
 /// Seconds that the program sleeps before it measures: for counts, and for times. Linux still checks
 /// certificates for some seconds after the program has started. When instructions are counted, the sleep
 /// takes no real time.
@@ -75,7 +73,10 @@ pub fn run(options: &Options) -> Result<(), String> {
     let linux = if options.linux { Some(Linux::find()?) } else { None };
     let mut measured = ours.measure("Freehold")?;
     let told = ours.run(Kind::Long)?;
-    measured.longest = told.report.log.iter().find_map(|line| longest(line));
+    measured.longest = told
+        .report
+        .longest_irq_off()
+        .map(|(ns, place)| format!("{}, {place}", document::whole(Some(ns as f64))));
     let linux = linux.map(|linux| {
         let name = linux.name();
         Subject { options, image: linux.image.clone(), linux: Some(linux) }.measure(&name)
@@ -172,29 +173,4 @@ fn program(arguments: &str) -> Result<Program, String> {
     program.args = [PROGRAM].into_iter().chain(arguments.split(' ')).map(str::to_owned).collect();
     program.finish()?;
     Ok(program)
-}
-
-/// Returns the duration and the place from the kernel's log line.
-fn longest(line: &str) -> Option<String> {
-    let (number, place) = line.strip_prefix("interrupts were off for ")?.split_once(" ns at most, ")?;
-    let number: u64 = number.parse().ok()?;
-    let place = match place.strip_prefix("in call ").and_then(|call| call.parse().ok()) {
-        Some(call) => format!("in {}", crate::boot::report::call_name(call)),
-        None => place.to_owned(),
-    };
-    Some(format!("{}, {place}", document::whole(Some(number as f64))))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn longest_time_is_parsed_with_its_place() {
-        let line = "interrupts were off for 1234 ns at most, in vector 14";
-        assert_eq!(longest(line).as_deref(), Some("1,234, in vector 14"));
-        let line = "interrupts were off for 1234 ns at most, in call 11";
-        assert!(longest(line).is_some_and(|text| text == "1,234, in munmap" || text == "1,234, in 11"));
-        assert_eq!(longest("something else"), None);
-    }
 }

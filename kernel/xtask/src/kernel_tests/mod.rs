@@ -43,7 +43,7 @@ use self::{
 use crate::boot::{
     kernel,
     pack::Program,
-    qemu::{Console, Machine, Ran},
+    qemu::{COUNTING, Console, Machine, Ran},
     recording,
     report::{End, call_name},
     scratch::Scratch,
@@ -256,6 +256,12 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     if let Some(cpu) = &test.cpu {
         machine.cpu.clone_from(cpu);
     }
+    if test.counted {
+        machine.more.extend(COUNTING.map(str::to_owned));
+    }
+    if test.irq_off_limit.is_some() {
+        machine.options.push("irqoff".into());
+    }
     let recording = folder.path().join("recording");
     if test.replayed {
         machine.record_to(&recording);
@@ -267,6 +273,15 @@ fn boot(test: &Test, program: &Program, options: &Options, image: &Path) -> Resu
     let is_logged = |text: &&String| ran.report.log.iter().any(|line| line.contains(text.as_str()));
     if let Some(text) = test.logged.iter().find(|text| !is_logged(text)) {
         return Err(format!("the kernel's log lacks {text:?}"));
+    }
+    if let Some(limit) = test.irq_off_limit {
+        let (ns, place) = ran.report.longest_irq_off().ok_or("the kernel did not report the longest time")?;
+        if ns > limit {
+            return Err(format!(
+                "interrupts were off for {ns} ns, more than {limit}, {place}{}",
+                tail(&seen.output)
+            ));
+        }
     }
     if test.replayed {
         recording::write(&recording, &folder.path().join(&test.name))?;

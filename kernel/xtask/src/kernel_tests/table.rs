@@ -82,6 +82,10 @@ pub struct Test {
     pub cpu: Option<String>,
     /// Boots the kernel for five levels of page tables.
     pub five_levels: bool,
+    /// The clocks of the machine count instructions: one nanosecond for each.
+    pub counted: bool,
+    /// The longest time in nanoseconds that interrupts may be off. Needs `counted`.
+    pub irq_off_limit: Option<u64>,
     /// Size of memory; 512M by default.
     pub memory: Option<String>,
     /// Time limit in seconds; 60 by default.
@@ -132,6 +136,7 @@ fn parse(text: &str) -> Result<Vec<Test>, String> {
             (true, true) => Err("has neither a command nor a script"),
             (false, false) => Err("has a command and a script"),
             _ if test.output.is_some() && test.same_as_linux => Err("gives its output twice"),
+            _ if test.irq_off_limit.is_some() && !test.counted => Err("limits a time that is not exact"),
             _ => Ok(()),
         };
         right.map_err(|what| format!("test {:?} {what}", test.name))?;
@@ -178,6 +183,7 @@ mod tests {
             ("[[test]]\nname = 'a'", "neither a command nor a script"),
             ("[[test]]\nname = 'a'\ncommand = ['x']\nscript = 'y'", "a command and a script"),
             ("[[test]]\nname = 'a'\nscript = 'y'\noutput = ''\nsame_as_linux = true", "output twice"),
+            ("[[test]]\nname = 'a'\nscript = 'y'\nirq_off_limit = 1", "not exact"),
             ("[[test]]\nname = 'a'\nscript = 'y'\ncolour = 1", "unknown field"),
         ];
         for (text, said) in wrong {
