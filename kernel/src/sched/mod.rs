@@ -22,6 +22,7 @@
 //! runs them with random delays.
 
 pub mod checkpoint;
+mod key;
 pub mod mutex;
 pub mod scheduler;
 pub mod thread;

@@ -8,17 +8,15 @@
 //! must also end a sleep, the bit belongs in `Sleep::ends_by` (`wait.rs`).
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
-use crate::arch::{cpu, features::VectorState};
+use crate::arch::{cpu, features::VectorState, lock::SpinLock};
 use crate::memory::stacks::{self, Stack};
+use crate::sched::key::Place;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::any::Any;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
-use core::sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use freehold_kit::SpaceCpus;
 
 /// Value of `state`: the thread runs or waits for a CPU.
@@ -61,7 +59,7 @@ pub struct Thread {
     pub ran_ns: AtomicU64,
     /// The thread's virtual time, which determines its place in a queue.
     pub virtual_ns: AtomicU64,
-    /// The list to which a requeue has moved the thread's sleep: see `wait`.
+    /// The place to which a requeue has moved the thread's sleep: see `wait`.
     pub(super) moved: Moved,
     /// Data of a program's thread: a `process::thread::PosixThread`.
     pub data: Box<dyn Any + Send + Sync>,
@@ -206,29 +204,23 @@ impl Thread {
     }
 }
 
-/// The list to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the sleep's number.
-/// Written under the locks of both the old and the new list. If a thread does not find itself in the list,
-/// and this value was the same before and after the search, the thread is in no list.
-pub struct Moved {
-    id: AtomicU64,
-    bucket: AtomicUsize,
-}
+/// The place to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the number of the sleep.
+/// Written under the locks of both the old and the new list. If a thread does not find itself at its place, and
+/// this value was the same before and after the search, the thread is in no list.
+pub struct Moved(SpinLock<Option<(u64, Place)>>);
 
 impl Moved {
     pub const fn new() -> Self {
-        Moved { id: AtomicU64::new(u64::MAX), bucket: AtomicUsize::new(0) }
+        Moved(SpinLock::new(None))
     }
 
-    /// Returns the number of the list in which the sleep `id` is, if the sleep was moved. Acquire pairs with
-    /// the releases of `set`: a thread that sees the list also sees the number.
-    pub(super) fn of(&self, id: u64) -> Option<usize> {
-        let bucket = self.bucket.load(Acquire);
-        (self.id.load(Acquire) == id).then_some(bucket)
+    /// Returns the place of the sleep `id`, if the sleep was moved.
+    pub(super) fn of(&self, id: u64) -> Option<Place> {
+        self.0.lock().filter(|(moved, _)| *moved == id).map(|(_, place)| place)
     }
 
-    /// Records that the sleep `id` was moved to the list `bucket`. The caller holds the locks of both lists.
-    pub(super) fn set(&self, id: u64, bucket: usize) {
-        self.id.store(id, Release);
-        self.bucket.store(bucket, Release);
+    /// Records that the sleep `id` was moved. The caller holds the locks of both lists.
+    pub(super) fn set(&self, id: u64, place: Place) {
+        *self.0.lock() = Some((id, place));
     }
 }

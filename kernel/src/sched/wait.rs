@@ -7,61 +7,65 @@
 //! no wake-up is lost. A [`Waiting`] that is dropped without either call leaves the thread in the list. A
 //! sleep may end although the condition is false, so callers check the condition in a loop.
 //!
-//! Each list has a spin lock. [`requeue`] takes the locks of two lists, in the order of the lists' indices.
-//! The lock of a scheduler's queue may be taken under a list's lock, and never the other way round.
+//! Each list is a search tree with a spin lock. A program chooses how many threads sleep on a key, so no section
+//! of a list's lock visits more than [`PART`] sleepers. A waker passes a preemption point between two sections,
+//! if its caller permits that, and wakes no thread that entered the list after the call. [`requeue`] takes the
+//! locks of two lists, in the order of the lists' indices. The lock of a scheduler's queue and the lock of
+//! [`Moved`](super::thread::Moved) may be taken under a list's lock, and never the other way round.
 //!
 //! An event of the kernel has the key [`Key::kernel`], with the address of a field of its object. The program
-//! `jobs.c` of the tests checks [`requeue`] and [`sleep_any`].
+//! `jobs.c` of the tests checks [`requeue`] and [`sleep_any`], and `floods.c` checks many sleepers.
 
+use super::key::Place;
 use super::thread::current;
-use crate::arch::{clock, jitter, lock::SpinLock};
+use crate::arch::{clock, jitter, lock::SpinGuard, lock::SpinLock, preempt::preempt_point};
 use crate::sched::{Thread, timers::Alarm, work};
-use alloc::collections::VecDeque;
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+pub use super::key::Key;
 
 /// Number of lists.
 const BUCKETS: usize = 256;
+/// Maximum number of sleepers that are visited in one section of a list's lock.
+const PART: usize = 64;
 
-/// A list of sleepers in the order of their arrival, with its lock.
-type Bucket = SpinLock<VecDeque<Sleeper>>;
+/// A list of sleepers by their places.
+type List = BTreeMap<Place, Sleeper>;
 
 /// The lists. A key's hash selects its list, so a list also contains sleepers of other keys.
-static TABLE: [Bucket; BUCKETS] = [const { SpinLock::new(VecDeque::new()) }; BUCKETS];
-/// The number of the next sleep.
+static TABLE: [SpinLock<List>; BUCKETS] = [const { SpinLock::new(BTreeMap::new()) }; BUCKETS];
+/// The number of the next place.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// The object on which threads sleep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Key {
-    /// An address space, a file, or 0 for the kernel.
-    pub of: u64,
-    /// An address or an offset in that object.
-    pub at: u64,
+/// Returns the index of the key's list in [`TABLE`].
+fn index(key: Key) -> usize {
+    let mixed = (key.at >> 2 ^ key.of >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed >> 56) as usize % BUCKETS
 }
 
-impl Key {
-    /// Returns the key of a kernel object, by its address.
-    pub fn kernel(at: u64) -> Self {
-        Key { of: 0, at }
-    }
+/// Locks the list of a key.
+fn list_of(key: Key) -> SpinGuard<'static, List> {
+    TABLE[index(key)].lock()
+}
 
-    /// Returns the index of the key's list in [`TABLE`].
-    fn index(self) -> usize {
-        let mixed = (self.at >> 2 ^ self.of >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed >> 56) as usize % BUCKETS
-    }
+/// Returns the number of the next place, which is larger than that of each thread in the list that the caller has
+/// locked. A thread that enters the list later sees everything that the caller did before.
+fn next_order() -> u64 {
+    // Relaxed: the lock orders the load after the additions of the threads in the list.
+    NEXT.load(Relaxed)
+}
 
-    /// Returns the key's list.
-    fn bucket(self) -> &'static Bucket {
-        &TABLE[self.index()]
-    }
+/// Returns a new place behind the other sleepers of the key.
+fn new_place(key: Key) -> Place {
+    Place { key, order: NEXT.fetch_add(1, Relaxed) }
 }
 
 /// A thread in a list.
 struct Sleeper {
-    key: Key,
-    /// The number of the sleep, unique in all lists.
+    /// The number of the sleep: the number of its first place.
     id: u64,
     /// Bits of the sleeper. A waker with bits wakes only sleepers that have one of the waker's bits
     /// (FUTEX_WAIT_BITSET).
@@ -107,36 +111,33 @@ pub enum Woken {
 
 /// The place of the calling thread in the list of a key. A wake-up that happens before the thread sleeps also
 /// counts.
-pub struct Waiting {
-    key: Key,
-    id: u64,
-}
+pub struct Waiting(Place);
 
 /// Puts the calling thread into the list of `key` if `holds` returns true. The list stays locked from the
 /// call of `holds` on, so no waker can act in between.
 pub fn enqueue_if(key: Key, holds: impl FnOnce() -> bool) -> Option<Waiting> {
     jitter::stall();
-    let mut bucket = key.bucket().lock();
-    holds().then(|| push(&mut bucket, key, u32::MAX, false))
+    let mut list = list_of(key);
+    holds().then(|| push(&mut list, key, u32::MAX, false))
 }
 
 /// Puts the calling thread into the list of `key`. [`wake_bits`] wakes the thread if the two calls share a
 /// bit; [`wake`] wakes it whatever its bits are.
 pub fn enqueue(key: Key, bits: u32) -> Waiting {
-    push(&mut key.bucket().lock(), key, bits, false)
+    push(&mut list_of(key), key, bits, false)
 }
 
 /// Puts the calling thread into the list of `key`, one of the keys on which the thread sleeps with
 /// [`sleep_any`].
 pub fn enqueue_one_of_many(key: Key) -> Waiting {
-    push(&mut key.bucket().lock(), key, u32::MAX, true)
+    push(&mut list_of(key), key, u32::MAX, true)
 }
 
 /// Adds the calling thread at the end of a list, whose lock the caller holds.
-fn push(bucket: &mut VecDeque<Sleeper>, key: Key, bits: u32, is_one_of_many: bool) -> Waiting {
-    let id = NEXT.fetch_add(1, Relaxed);
-    bucket.push_back(Sleeper { key, id, bits, is_one_of_many, thread: Thread::hold_current() });
-    Waiting { key, id }
+fn push(list: &mut List, key: Key, bits: u32, is_one_of_many: bool) -> Waiting {
+    let place = new_place(key);
+    list.insert(place, Sleeper { id: place.order, bits, is_one_of_many, thread: Thread::hold_current() });
+    Waiting(place)
 }
 
 impl Waiting {
@@ -162,34 +163,30 @@ impl Waiting {
 
     /// Returns true if no waker has removed the thread yet.
     fn is_listed(&self) -> bool {
-        self.find(|_, _| ()).is_some()
+        self.find(|list, place| list.contains_key(&place).then_some(())).is_some()
     }
 
     /// Removes the thread from the list. Returns true if a waker had already removed it.
     pub fn cancel(&self) -> bool {
-        let gone = self.find(|bucket, at| bucket.remove(at));
+        let gone = self.find(|list, place| list.remove(&place));
         gone.is_none()
     }
 
-    /// Calls `f` with the list that contains the thread, and the thread's place in it. Returns `None` if no
-    /// list contains the thread.
-    fn find<R>(&self, mut f: impl FnMut(&mut VecDeque<Sleeper>, usize) -> R) -> Option<R> {
-        let mut look = |index: usize| {
-            let mut bucket = TABLE[index].lock();
-            let at = bucket.iter().position(|sleeper| sleeper.id == self.id)?;
-            Some(f(&mut bucket, at))
-        };
-        if let Some(found) = look(self.key.index()) {
+    /// Calls `f` with each list that may contain the thread, and the thread's place in it, until `f` finds the
+    /// thread. Returns `None` if no list contains the thread.
+    fn find<R>(&self, f: impl Fn(&mut List, Place) -> Option<R>) -> Option<R> {
+        let look = |place: Place| f(&mut list_of(place.key), place);
+        if let Some(found) = look(self.0) {
             return Some(found);
         }
         let moved = &current().moved;
-        let mut index = moved.of(self.id)?;
+        let mut place = moved.of(self.0.order)?;
         loop {
-            if let Some(found) = look(index) {
+            if let Some(found) = look(place) {
                 return Some(found);
             }
-            match moved.of(self.id) {
-                Some(now) if now != index => index = now,
+            match moved.of(self.0.order) {
+                Some(now) if now != place => place = now,
                 _ => return None,
             }
         }
@@ -204,34 +201,53 @@ pub fn requeue(from: Key, to: Key, wakes: usize, moves: usize) -> (usize, usize)
     if from == to {
         return (woken, 0);
     }
-    let (source, target) = (from.index(), to.index());
-    let (mut moved, mut at) = (0, 0);
+    let (mut end, mut moved) = (None, 0);
+    loop {
+        let most = (moves - moved).min(PART);
+        let step = requeue_part(from, to, &mut end, most);
+        moved += step;
+        if step < PART {
+            return (woken, moved);
+        }
+        preempt_point();
+    }
+}
+
+/// Moves up to `most` threads that sleep on `from`, at places before `end`, which the first call sets. Returns the
+/// number of moved threads.
+fn requeue_part(from: Key, to: Key, end: &mut Option<u64>, most: usize) -> usize {
+    let (source, target) = (index(from), index(to));
     // Two lists are locked in the order of their indices.
     let (mut first, mut second) = (TABLE[source.min(target)].lock(), None);
     if source != target {
         second = Some(TABLE[source.max(target)].lock());
     }
-    while moved < moves {
+    let end = *end.get_or_insert_with(next_order);
+    for moved in 0..most {
         let (leaves, comes) = match &mut second {
             None => (&mut *first, None),
             Some(second) if source < target => (&mut *first, Some(&mut **second)),
             Some(second) => (&mut **second, Some(&mut *first)),
         };
-        // The sleepers before `at` have already been checked.
-        let Some(behind) = leaves.iter().skip(at).position(|sleeper| sleeper.key == from) else { break };
-        at += behind;
-        let Some(mut sleeper) = leaves.remove(at) else { break };
+        let Some(place) = leaves.range(places(from, 0, end)).next().map(|(place, _)| *place) else {
+            return moved;
+        };
+        let Some(sleeper) = leaves.remove(&place) else { return moved };
         if sleeper.is_one_of_many {
             // The thread is woken instead of moved, and its program checks the words again.
             sleeper.thread.unpark();
         } else {
-            sleeper.key = to;
-            sleeper.thread.moved.set(sleeper.id, target);
-            comes.unwrap_or(leaves).push_back(sleeper);
+            let place = new_place(to);
+            sleeper.thread.moved.set(sleeper.id, place);
+            comes.unwrap_or(leaves).insert(place, sleeper);
         }
-        moved += 1;
     }
-    (woken, moved)
+    most
+}
+
+/// Returns the places of a key with numbers from `begin` to before `end`.
+fn places(key: Key, begin: u64, end: u64) -> Range<Place> {
+    Place { key, order: begin.min(end) }..Place { key, order: end }
 }
 
 /// Sleeps until a waker wakes the thread in any of these lists, and then removes the thread from all of them.
@@ -241,7 +257,7 @@ pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Wo
     let _alarm = Alarm::set(deadline);
     let here = current();
     let woken = loop {
-        if all.iter().any(|waiting| !waiting.is_listed()) {
+        if all.iter().any(has_left) {
             break Woken::Waker;
         } else if here.work.load(Relaxed) & how.ends_by() != 0 {
             break Woken::Signal;
@@ -253,11 +269,19 @@ pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Wo
     cancel_all(all).ok_or(woken)
 }
 
+/// Returns true if a waker has removed the thread. The call is a preemption point, because a program chooses
+/// the number of keys.
+fn has_left(waiting: &Waiting) -> bool {
+    preempt_point();
+    !waiting.is_listed()
+}
+
 /// Removes the calling thread from all these lists. If wakers had already removed the thread from some lists,
 /// returns the index of the last of these.
 pub fn cancel_all(all: &[Waiting]) -> Option<usize> {
     let mut woken = None;
     for (n, waiting) in all.iter().enumerate() {
+        preempt_point();
         if waiting.cancel() {
             woken = Some(n);
         }
@@ -274,15 +298,28 @@ pub fn wake(key: Key, most: usize) -> usize {
 /// Wakes up to `most` threads that sleep on the key and have one of these bits. Returns the number of woken
 /// threads.
 pub fn wake_bits(key: Key, most: usize, bits: u32) -> usize {
-    let mut woken = 0;
+    let (mut woken, mut from, mut end) = (0, 0, None);
     while woken < most {
-        let mut bucket = key.bucket().lock();
-        let at = bucket.iter().position(|sleeper| sleeper.key == key && sleeper.bits & bits != 0);
-        let Some(sleeper) = at.and_then(|at| bucket.remove(at)) else { break };
-        drop(bucket);
-        jitter::stall();
-        sleeper.thread.unpark();
-        woken += 1;
+        if from > 0 {
+            preempt_point();
+        }
+        let mut list = list_of(key);
+        let end = *end.get_or_insert_with(next_order);
+        let mut part = list.range(places(key, from, end)).take(PART);
+        let found = part.find(|(_, sleeper)| sleeper.bits & bits != 0).map(|(place, _)| *place);
+        match found {
+            Some(place) => {
+                let sleeper = list.remove(&place);
+                drop(list);
+                jitter::stall();
+                sleeper.inspect(|sleeper| sleeper.thread.unpark());
+                (woken, from) = (woken + 1, place.order + 1);
+            }
+            None => match list.range(places(key, from, end)).take(PART).last() {
+                Some((last, _)) => from = last.order + 1,
+                None => break,
+            },
+        }
     }
     woken
 }
