@@ -1,6 +1,5 @@
 //! The memory calls. The engine implements nearly all of them: a call decodes its arguments, calls a function
-//! of the thread's address space, and returns the error number. The engine takes its own locks; only
-//! membarrier has state in this file ([`REGISTERED`]).
+//! of the thread's address space, and returns the error number. The engine takes its own locks.
 //!
 //! The kernel adds only rules that depend on a process or on the machine: READ_IMPLIES_EXEC, access to other
 //! processes, the peak of resident memory, and membarrier. `calls/memory_options.rs` has the options of
@@ -10,22 +9,21 @@
 //! A call that makes the program's memory smaller calls `note_peak` first. A call that changes mappings needs
 //! a line in `CALLS` of `record.rs`, because without this line a replay differs from the recorded run.
 
-use crate::arch::{frame::Frame, lock::SpinLock};
+use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::descriptors::parts;
 use crate::calls::pidfds::process_by;
 use crate::errno;
 use crate::files::open::Open;
-use crate::platform::{Machine, Space, user};
+use crate::memory::tlb;
+use crate::platform::{self, Machine, Space, user};
 use crate::process::{self, Process, exit};
 use crate::sched::{checkpoint, current};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::{AccessError, Errno, MlockError, MmapError};
-use freehold::platform::Host;
 use freehold::platform::PkeyRights;
 use freehold::remote::IoVec;
 use freehold::{
@@ -315,31 +313,30 @@ fn pkey_mprotect(frame: &mut Frame) -> Answer {
 const BARRIERS: u64 = 0x7f;
 /// Commands that need a registration. The command for the registration is the next higher bit.
 const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
-/// Commands for which processes have registered, by PID.
-static REGISTERED: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
 
-/// Orders memory on all CPUs: waits for a grace period, in which each CPU passes a quiescent state.
+/// Orders memory on the CPUs that run threads of the process or, for the commands for all processes, on all CPUs.
+/// For the process, every such CPU executes a barrier now. For all processes, the call waits for a grace period,
+/// in which each CPU passes a quiescent state.
 fn membarrier(frame: &mut Frame) -> Answer {
     let [command, flags, ..] = frame.args();
-    let pid = current().process().pid;
+    let registered = &current().process().barriers;
     match command & 0xffff_ffff {
         _ if flags as u32 != 0 => Err(Errno::EINVAL),
         0 => Ok(BARRIERS),
         command if !command.is_power_of_two() || command & BARRIERS == 0 => Err(Errno::EINVAL),
         command if PRIVATE.contains(&command) => {
-            let registered = REGISTERED.lock().get(&pid).copied().unwrap_or(0);
-            if registered & command << 1 == 0 {
+            if registered.load(Relaxed) & command << 1 == 0 {
                 return Err(Errno::EPERM);
             }
-            Machine::rcu_barrier();
+            tlb::barrier(current().space().mmu());
             Ok(0)
         }
         1 | 2 => {
-            Machine::rcu_barrier();
+            platform::wait_for_grace_period();
             Ok(0)
         }
         command => {
-            *REGISTERED.lock().entry(pid).or_insert(0) |= command;
+            registered.fetch_or(command, Relaxed);
             Ok(0)
         }
     }

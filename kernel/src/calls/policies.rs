@@ -1,16 +1,14 @@
 //! The calls for memory policies, on a machine with one NUMA node. The calls check their arguments as Linux
-//! does, and store the policy of a VMA in the engine and the policy of a thread in `THREADS`. A policy never
-//! changes where a page is allocated. A spin lock guards `THREADS`; the engine keeps the policies of VMAs and
-//! merges only VMAs whose policies are equal. The program `corners.c` tests the calls. An entry of `THREADS`
-//! stays when its thread ends; numbers of threads are not used again.
+//! does, and store the policy of a VMA in the engine and the policy of a thread in the thread
+//! (`PosixThread::policy`). A policy never changes where a page is allocated. The engine merges only VMAs whose
+//! policies are equal. The program `corners.c` tests the calls.
 
-use crate::arch::{frame::Frame, lock::SpinLock};
+use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::errno;
 use crate::platform::user::UserPtr;
 use crate::process::{self, Process};
 use crate::sched::{checkpoint, current};
-use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use freehold::UserRange;
 use freehold::error::Errno;
@@ -39,9 +37,6 @@ const RELATIVE: u64 = 1 << 14;
 const STATIC: u64 = 1 << 15;
 /// Maximum number of nodes in a mask.
 const MAX_NODES: u64 = 1024 * 32;
-
-/// Policies of threads by number, encoded by [`tag`]. A thread that is missing has the default policy.
-static THREADS: SpinLock<BTreeMap<u32, u64>> = SpinLock::new(BTreeMap::new());
 
 /// Encodes a policy in a word: the mode in the lower half, and the set of nodes in the upper half. The engine
 /// only compares the words of two VMAs. The default policy is 0.
@@ -148,11 +143,7 @@ fn set_mempolicy(frame: &mut Frame) -> Answer {
     let [mode, mask, bits, ..] = frame.args();
     check_mode(mode)?;
     let tag = policy(mode, nodes(mask, bits)?)?;
-    let mut threads = THREADS.lock();
-    match tag {
-        0 => drop(threads.remove(&current().tid())),
-        tag => drop(threads.insert(current().tid(), tag)),
-    }
+    current().policy.set(tag);
     Ok(0)
 }
 
@@ -178,7 +169,7 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
             policy
         }
         _ if at != 0 => return Err(Errno::EINVAL),
-        _ => THREADS.lock().get(&current().tid()).copied().unwrap_or(0),
+        _ => current().policy.get(),
     };
     let (answer, nodes) = (tag & 0xffff_ffff, tag >> 32);
     if let Some(mode) = UserPtr::<u32>::optional(mode) {

@@ -192,6 +192,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.files.close_marked();
     process.has_executed.store(1, Relaxed);
     process.is_dumpable.store(1, Relaxed);
+    process.barriers.store(0, Relaxed);
     // exec clears this flag; only 32-bit programs keep it.
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
     renew::renew(process);

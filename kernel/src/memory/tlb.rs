@@ -6,6 +6,7 @@
 //! | functions | called by |
 //! | --- | --- |
 //! | [`space`], [`flush`], [`end`], [`runs_elsewhere`], [`runs`] | `platform/mod.rs`, for the functions of `Platform` |
+//! | [`barrier`] | `calls/memory.rs` for membarrier |
 //! | [`enter`], [`idle`], [`leave`] | `sched/scheduler.rs` when threads switch, `process/thread.rs` when a thread changes its space |
 //! | [`answer`] | the interrupt `FLUSH`, and `arch/lock.rs` in every loop that waits for another CPU |
 //!
@@ -26,11 +27,12 @@
 //! (`arch/jitter.rs`).
 
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
-use crate::arch::{apic, features, jitter};
+use crate::arch::{apic, features, jitter, preempt};
 use crate::memory::kernel_root;
 use core::ptr;
+use core::sync::atomic::{Ordering::SeqCst, fence};
 use freehold::platform::{Flush, Pfn};
-use freehold::{PAGE_SHIFT, PAGE_SIZE};
+use freehold::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
 use freehold_kit::{Load, Processors, ShootCpu, Shootdown, SpaceCpus};
 use x86_64::registers::control::Cr3;
 
@@ -118,6 +120,19 @@ pub fn answer() {
 pub fn flush(space: &SpaceCpus, what: &Flush) {
     jitter::stall();
     TLBS.flush(cpu::number(), space, what, &Machine);
+}
+
+/// Makes every CPU that runs a program in this space pass a full memory barrier and execute a serializing
+/// instruction (`invlpg`), and waits for them. A CPU that begins to run such a program later passes a barrier
+/// first, because it switches threads. Flushes a page for this purpose, so that there is only one protocol.
+pub fn barrier(space: &SpaceCpus) {
+    let first = VirtAddr::new(0);
+    let page = Flush { start: first, end: VirtAddr::new(PAGE_SIZE), all: false, tables_freed: false };
+    // The thread stays on its CPU during a flush.
+    preempt::hold();
+    flush(space, &page);
+    preempt::release();
+    fence(SeqCst);
 }
 
 /// Implements `Platform::space_ending`.

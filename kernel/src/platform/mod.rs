@@ -145,8 +145,21 @@ unsafe impl Host for Machine {
     }
 
     fn rcu_barrier() {
-        RCU.barrier(crate::sched::scheduler::give_way);
+        // Another CPU may need a tick, and this CPU an interrupt, before the grace period ends.
+        RCU.barrier(|| {
+            crate::sched::scheduler::give_way();
+            preempt::preempt_point();
+        });
     }
+}
+
+/// Waits for a grace period that begins after the call: requests a function, and waits until it has run.
+pub fn wait_for_grace_period() {
+    unsafe fn nothing(_: NonNull<RcuHead>) {}
+    let head = RcuHead::new();
+    // SAFETY: the head stays in place until the barrier returns, and by then the function has run.
+    unsafe { Machine::rcu_defer(NonNull::from(&head), nothing) };
+    Machine::rcu_barrier();
 }
 
 /// Returns the key of threads that sleep on a word of the engine.

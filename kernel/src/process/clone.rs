@@ -242,6 +242,7 @@ fn new_thread(
         thread.alternate_stack.set(here.alternate_stack.get());
     }
     thread.affinity.store(here.affinity.load(Relaxed), Relaxed);
+    thread.policy.set(here.policy.get());
     if request.has(CLONE_CHILD_CLEARTID) {
         thread.clear_tid.set(request.child_tid);
     }

@@ -221,6 +221,8 @@ pub struct Process {
     pub is_childless: AtomicBool,
     /// Address of the program's auxiliary vector.
     pub auxv_at: AtomicU64,
+    /// The commands of membarrier for which the process has registered.
+    pub barriers: AtomicU64,
     /// The setting of personality(2).
     pub personality: AtomicU32,
     /// The actions that `rt_sigaction` sets.
@@ -290,6 +292,7 @@ impl Process {
             is_subreaper: AtomicU32::new(0),
             is_childless: AtomicBool::new(false),
             auxv_at: AtomicU64::new(0),
+            barriers: AtomicU64::new(0),
             personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
             signals: SpinLock::new(Signals::default()),
@@ -318,6 +321,7 @@ impl Process {
             no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
             auxv_at: AtomicU64::new(self.auxv_at.load(Relaxed)),
+            barriers: AtomicU64::new(self.barriers.load(Relaxed)),
             personality: AtomicU32::new(self.personality.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),
             group: AtomicU32::new(self.group.load(Relaxed)),

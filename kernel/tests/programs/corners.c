@@ -74,6 +74,22 @@ static void memory_policies_are_accepted(void) {
     CHECK(status[0] == 0 && status[1] == -ENOENT && status[2] == -EFAULT);
 }
 
+// A thread's policy is passed on by fork and clone, and ends with the thread.
+static void policy_belongs_to_the_thread(void) {
+    enum { DEFAULT, PREFERRED, BIND };
+    unsigned long node = 1;
+    int mode = -1, status;
+    CHECK(!syscall(SYS_set_mempolicy, BIND, &node, 64));
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(!syscall(SYS_get_mempolicy, &mode, 0, 0, 0, 0) && mode == BIND);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!syscall(SYS_set_mempolicy, DEFAULT, 0, 0));
+    CHECK(!syscall(SYS_get_mempolicy, &mode, 0, 0, 0, 0) && mode == DEFAULT);
+}
+
 // Linux checks for errors in this order.
 static void errors_are_checked_in_the_order_of_linux(void) {
     enum { BIND = 2, WAKE = 1, WAKE_BITSET = 10, PRIVATE = 128 };
@@ -548,6 +564,7 @@ int main(int argc, char **argv) {
     PART(process_is_found_by_any_thread);
     PART(prctl_moves_arguments_and_heap);
     PART(memory_policies_are_accepted);
+    PART(policy_belongs_to_the_thread);
     PART(errors_are_checked_in_the_order_of_linux);
     PART(prctl_stores_its_settings);
     PART(personality_belongs_to_the_process);

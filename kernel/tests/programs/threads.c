@@ -5,7 +5,9 @@
 #include "check.h"
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 
 enum { THREADS = 4, ROUNDS = 20000 };
 
@@ -124,6 +126,63 @@ static void robust_lock_reports_a_dead_holder(void) {
     CHECK(!pthread_mutex_unlock(shared));
 }
 
+static int membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
+
+enum { GLOBAL = 1, PRIVATE = 8, REGISTER_PRIVATE = 16, EVENTS = 2000 };
+// The two flags of Dekker's algorithm, on lines of their own, and the step of each thread.
+static struct {
+    _Alignas(128) volatile int value;
+} mine, theirs, step[2], seen;
+
+// The side without barriers. Only the compiler keeps the order of the store and the load.
+static void *store_then_load(void *unused) {
+    for (int n = 1; n <= EVENTS; n++) {
+        while (step[0].value != n) {}
+        mine.value = n;
+        __asm__ volatile("" ::: "memory");
+        seen.value = theirs.value;
+        __atomic_store_n(&step[1].value, n, __ATOMIC_RELEASE);
+    }
+    return unused;
+}
+
+// A barrier of one thread replaces a barrier between a store and a load of every other thread.
+static void membarrier_orders_other_threads(void) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(membarrier(PRIVATE) == -1 && errno == EPERM);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(!membarrier(REGISTER_PRIVATE));
+    child = fork();
+    if (child == 0) {
+        CHECK(!membarrier(PRIVATE));
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    pthread_t other;
+    CHECK(!pthread_create(&other, 0, store_then_load, 0));
+    // The other thread runs without calls, so each grace period waits until an interrupt.
+    struct timespec begin, end;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int n = 0; n < 20; n++) CHECK(!membarrier(GLOBAL));
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    CHECK((end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec > 1000000);
+    for (int n = 1; n <= EVENTS; n++) {
+        int command = n % 500 == 0 ? GLOBAL : PRIVATE;
+        __atomic_store_n(&step[0].value, n, __ATOMIC_RELEASE);
+        theirs.value = n;
+        CHECK(!membarrier(command));
+        int found = mine.value;
+        while (step[1].value != n) {}
+        // One of the threads sees the store of the other.
+        CHECK(found == n || seen.value == n);
+    }
+    CHECK(!pthread_join(other, 0));
+}
+
 int main(void) {
     PART(lock_excludes_other_threads);
     PART(condition_variable_orders_threads);
@@ -131,5 +190,6 @@ int main(void) {
     PART(many_threads_start_and_end);
     PART(processes_share_a_lock);
     PART(robust_lock_reports_a_dead_holder);
+    PART(membarrier_orders_other_threads);
     return 0;
 }
