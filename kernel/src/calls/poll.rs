@@ -5,7 +5,7 @@
 //! of epoll. A file whose readiness changes without a wake-up gives a time at which the caller looks again
 //! (`File::ready_at`). The program `files.c` tests the calls.
 
-use crate::arch::{clock, frame::Frame};
+use crate::arch::{clock, frame::Frame, preempt::preempt_point};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::{descriptors::file, time};
 use crate::files::{epoll::Epoll, epoll::Looked, node::node_of, open::Open};
@@ -68,16 +68,18 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
         if first.found.is_some() || clock::now_ns() >= deadline {
             return Ok(first.found);
         }
-        let mut waiting: Vec<_> = first.keys.iter().map(|key| wait::enqueue(*key, u32::MAX)).collect();
+        let enqueue = |key: &Key| {
+            preempt_point();
+            wait::enqueue(*key, u32::MAX)
+        };
+        let mut waiting: Vec<_> = first.keys.iter().map(enqueue).collect();
         if waiting.is_empty() {
             waiting.push(wait::enqueue(Key::kernel(&raw const deadline as u64), u32::MAX));
         }
         // Looks again, because an event may have arrived before the thread was queued.
         let second = look();
         if !matches!(&second, Ok(Look { found: None, .. })) {
-            for waiting in &waiting {
-                waiting.cancel();
-            }
+            wait::cancel_all(&waiting);
             return second.map(|look| look.found);
         }
         let until = deadline.min(first.again);

@@ -70,8 +70,8 @@ const PART: usize = 1 << 14;
 /// EFAULT if a byte could not be read. `out` may then have changed in part.
 pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
     check(at, out.len())?;
-    // SAFETY: `out` is a unique reference. A fault on the program's side continues at the fix-up of `ucopy`.
     let copy = |at, out: &mut [u8]| {
+        // SAFETY: `out` is a unique reference. A fault on the program's side continues at the fix-up of `ucopy`.
         touch(at, out.len(), || unsafe { ucopy(out.as_mut_ptr(), at as *const u8, out.len()) })
     };
     if out.len() <= PART {
@@ -91,8 +91,8 @@ pub fn copy_in(at: u64, out: &mut [u8]) -> Result<(), Errno> {
 /// EFAULT if a byte could not be written. The bytes before it may have been written.
 pub fn copy_out(at: u64, data: &[u8]) -> Result<(), Errno> {
     check(at, data.len())?;
-    // SAFETY: as in `copy_in`.
     let copy = |at, data: &[u8]| {
+        // SAFETY: as in `copy_in`.
         touch(at, data.len(), || unsafe { ucopy(at as *mut u8, data.as_ptr(), data.len()) })
     };
     if data.len() <= PART {

@@ -166,10 +166,12 @@ impl<P: Platform> Mapping<P> {
         self.find(&P::rcu_read(), index).is_some()
     }
 
-    /// Returns the first pages of `range` that are either all in the cache or all not in the cache, and true if
-    /// they are in the cache. Visits only a bounded number of pages, so the next run may have the same state;
-    /// pages for which the cache has no tree nodes count as one. Pages beyond the end of the file are not in
-    /// the cache. A caller that walks a long range passes a preemption point between the calls.
+    /// Returns the first pages of `range` that are either all in the cache or all not in the cache, and true
+    /// if they are in the cache. Pages beyond the end of the file are not in the cache.
+    ///
+    /// The function visits a bounded number of pages, so the next run may have the same state. Pages for
+    /// which the cache has no tree nodes are skipped together. A caller that walks a long range passes a
+    /// preemption point between the calls.
     ///
     /// # Examples
     ///
