@@ -36,8 +36,9 @@ fn report_irq_off() {
         Some((ns, irq_off::IDLE)) => {
             say!("interrupts were off for {ns} ns at most, until a CPU halted")
         }
-        Some((ns, irq_off::HALF_WAY)) => {
-            say!("interrupts were off for {ns} ns at most, at a preemption point of a call")
+        Some((ns, what)) if irq_off::is_half_way(what) => {
+            let call = what & 0xfff;
+            say!("interrupts were off for {ns} ns at most, at a preemption point of call {call}")
         }
         Some((ns, what)) if what & irq_off::VECTOR != 0 => {
             say!("interrupts were off for {ns} ns at most, in vector {}", what & !irq_off::VECTOR)

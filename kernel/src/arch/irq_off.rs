@@ -7,19 +7,19 @@
 //! mark these places; a new way into the kernel or out of it needs a mark. `halt.rs` writes the report.
 //! `cargo xtask boot --bench` measures this time for long calls.
 
-use crate::arch::{clock, cpu::cpu};
+use crate::arch::{clock, cpu::cpu, frame::Frame};
 use crate::options;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The longest interval. The upper bits are its nanoseconds. The lower bits say what ended it: the number of
-/// a call, `VECTOR` and a vector, [`IDLE`], or [`HALF_WAY`].
+/// a call, `VECTOR` and a vector, [`IDLE`], or `HALF_WAY` and the number of a call.
 static LONGEST: AtomicU64 = AtomicU64::new(0);
 /// Flag that distinguishes the number of a vector from the number of a call.
 pub const VECTOR: u64 = 0x1000;
 /// The interval ended because the CPU halted.
 pub const IDLE: u64 = 0x2000;
-/// The interval ended at a preemption point of a call.
-pub const HALF_WAY: u64 = 0x4000;
+/// Flag: the interval ended at a preemption point of a call, whose number is in the lower bits.
+const HALF_WAY: u64 = 0x4000;
 /// Number of lower bits of `LONGEST`.
 const WHAT_BITS: u32 = 16;
 
@@ -41,6 +41,22 @@ pub fn end(what: u64) {
             LONGEST.fetch_max((clock::now_ns() - since) << WHAT_BITS | what, Relaxed);
         }
     }
+}
+
+/// Ends the interval of the calling CPU at a preemption point.
+#[inline(always)]
+pub fn end_half_way() {
+    if options::measures_irq_off() {
+        // SAFETY: the frame of the thread's program is at the top of its kernel stack, and does not change
+        // while the thread is in the kernel.
+        let frame = unsafe { &*(cpu().kernel_stack.get() as *const Frame).sub(1) };
+        end(HALF_WAY | frame.error & 0xfff);
+    }
+}
+
+/// Returns true if an interval ended at a preemption point of a call.
+pub fn is_half_way(what: u64) -> bool {
+    what & HALF_WAY != 0
 }
 
 /// Returns the longest interval in nanoseconds and what ended it; `None` if nothing was measured.

@@ -94,7 +94,7 @@ fn let_in(now: u32) {
     if ptr::eq(own.current.get(), own.idle.get()) {
         return;
     }
-    irq_off::end(irq_off::HALF_WAY);
+    irq_off::end_half_way();
     // SAFETY: nothing is held, so an interrupt finds all data consistent and leaves it consistent. `nop` is
     // there because interrupts are taken one instruction after `sti`.
     unsafe { asm!("sti", "nop", "cli") };

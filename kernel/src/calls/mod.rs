@@ -7,7 +7,7 @@
 //! ([`before_user`](crate::process::thread::before_user)). The files of this folder decode arguments and
 //! check them in Linux's order, so that a call with several errors reports the same error as on Linux. The
 //! state and its locks are in `files/`, `process/` and the engine. A loop whose length the program chooses
-//! passes preemption points.
+//! passes checkpoints (`sched/checkpoint.rs`).
 //!
 //! To add a call, write a function in the file of its subject and add a line to that file's `CALLS`. A new
 //! file of calls also adds its `CALLS` to [`TABLE`]. A number may be in one `CALLS` only: in [`TABLE`] a

@@ -71,8 +71,11 @@ impl Report {
         self.log.iter().find_map(|line| {
             let (number, place) =
                 line.strip_prefix("interrupts were off for ")?.split_once(" ns at most, ")?;
-            let place = match place.strip_prefix("in call ").and_then(|call| call.parse().ok()) {
-                Some(call) => format!("in {}", call_name(call)),
+            let place = match place.rsplit_once(" call ") {
+                Some((before, call)) => match call.parse() {
+                    Ok(number) => format!("{before} {}", call_name(number)),
+                    Err(_) => place.to_owned(),
+                },
                 None => place.to_owned(),
             };
             Some((number.parse().ok()?, place))
