@@ -3,7 +3,7 @@
 //! signal to deliver; `signal/deliver.rs` delivers the signal after the call. The programs `signals.c` and
 //! `jobs.c` test the calls.
 
-use crate::arch::{clock, frame::Frame};
+use crate::arch::{clock, frame::Frame, preempt::preempt_point};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;
@@ -213,7 +213,11 @@ fn kill(frame: &mut Frame) -> Answer {
         None => process.pid != 1 && process.pid != here.pid,
     };
     let meant: Vec<_> = process::all().into_iter().filter(is_meant).collect();
-    let results: Vec<_> = meant.iter().map(|process| send(process, None, info)).collect();
+    let send = |process: &Arc<Process>| {
+        preempt_point();
+        send(process, None, info)
+    };
+    let results: Vec<_> = meant.iter().map(send).collect();
     match results.iter().find(|result| result.is_ok()) {
         Some(_) => Ok(0),
         None => Err(results.first().map_or(Errno::ESRCH, |_| Errno::EPERM)),

@@ -16,7 +16,7 @@ use crate::proc::{clear_refs::clear_refs, descriptors::Folder};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
 use crate::process::{self, Process, ids::Numbers, limits::UNLIMITED};
-use crate::sched::{Thread, current};
+use crate::sched::{Thread, checkpoint, current};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -208,7 +208,8 @@ fn is_here(process: &Process) -> bool {
 pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
     let Some(space) = space(process) else { return Vec::new() };
     let (mut out, mut part) = (Vec::new(), [0; 512]);
-    loop {
+    // The program chooses the end of its arguments. A read by a thread that has to end may be short.
+    while checkpoint().is_ok() {
         let at = out.len() as u64;
         let read = match environment {
             true => space.read_environ(at, &mut part),
@@ -216,9 +217,10 @@ pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
         };
         match read {
             Ok(bytes) if bytes > 0 => out.extend_from_slice(&part[..bytes]),
-            _ => return out,
+            _ => break,
         }
     }
+    out
 }
 
 /// Sizes of a process's memory, in pages.

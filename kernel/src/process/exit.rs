@@ -13,7 +13,7 @@
 //! of `Thread` or `Process`. The programs `processes.c`, `jobs.c` and `corners.c` of the tests check ends,
 //! heirs and statuses.
 
-use crate::arch::{halt, report::say};
+use crate::arch::{halt, preempt::preempt_point, report::say};
 use crate::platform::user::UserPtr;
 use crate::process::futex::{self, Word};
 use crate::process::signal::{self, IGNORE, Info, job};
@@ -141,6 +141,7 @@ fn become_zombie(process: &Arc<Process>) {
         halt::exit(status.code());
     }
     for child in process::all() {
+        preempt_point();
         let signal = child.parent_signal.load(Relaxed);
         if signal != 0 && child.parent_pid() == process.pid {
             signal::send(&child, None, Info::from_here(signal, 0));
