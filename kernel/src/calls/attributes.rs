@@ -2,7 +2,8 @@
 //! a path whose last link is not followed, and for a descriptor. `files/attributes.rs` stores the attributes.
 //!
 //! Names begin with `user.`, `trusted.` or `security.`. Regular files and directories in memory have all of
-//! them, and other nodes of the tree have all except `user.`. Pipes, sockets and files of /proc have none. The program `names.c` tests the calls.
+//! them, and other nodes of the tree have all except `user.`. Pipes, sockets and files of /proc have none. The
+//! program `names.c` tests the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};

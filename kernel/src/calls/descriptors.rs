@@ -194,8 +194,8 @@ fn close_range(frame: &mut Frame) -> Answer {
         process.files.unshare()?;
     }
     match flags & CLOSE_RANGE_CLOEXEC {
-        0 => process.files.close_range(first, last),
-        _ => process.files.mark_range(first, last),
+        0 => process.files.close_range(first, last)?,
+        _ => process.files.mark_range(first, last)?,
     }
     Ok(0)
 }

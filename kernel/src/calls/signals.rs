@@ -174,8 +174,11 @@ fn sigaltstack(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Sends a signal. Signal 0 only checks the target.
+/// Sends a signal. Signal 0 only checks the target. A call may send a signal to many processes, so this function
+/// is a preemption point. It is no checkpoint, because a signal to a group must reach all members even if it ends
+/// the sender.
 fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) -> Result<(), Errno> {
+    preempt_point();
     // A signal of `kill` (code 0) is sent even if too many signals are pending.
     if info.signal >= signal::REAL_TIME && info.code != 0 {
         let most = process.limits.lock().soft(RLIMIT_SIGPENDING);
@@ -213,11 +216,7 @@ fn kill(frame: &mut Frame) -> Answer {
         None => process.pid != 1 && process.pid != here.pid,
     };
     let meant: Vec<_> = process::all().into_iter().filter(is_meant).collect();
-    let send = |process: &Arc<Process>| {
-        preempt_point();
-        send(process, None, info)
-    };
-    let results: Vec<_> = meant.iter().map(send).collect();
+    let results: Vec<_> = meant.iter().map(|process| send(process, None, info)).collect();
     match results.iter().find(|result| result.is_ok()) {
         Some(_) => Ok(0),
         None => Err(results.first().map_or(Errno::ESRCH, |_| Errno::EPERM)),
@@ -259,8 +258,8 @@ fn info(signal: u64, at: u64, pid: u32) -> Result<Info, Errno> {
     Ok(info)
 }
 
-/// Sends a signal, to one thread if `thread` is given, with the information at `at`. If `at` is null, sends it with the information that kill
-/// sends.
+/// Sends a signal, to one thread if `thread` is given, with the information at `at`. If `at` is null, sends it
+/// with the information that kill sends.
 pub fn send_with(
     process: &Arc<Process>,
     thread: Option<&Arc<Thread>>,

@@ -1,16 +1,18 @@
 //! The extended attributes of a node: pairs of a name and a value (xattr(7)). `calls/attributes.rs` has the
 //! calls and decides which names are allowed.
 //!
-//! A spin lock guards the attributes of a node. The attributes of one node have at most [`MAX_BYTES`], so every
-//! loop here is short. The program `names.c` of the tests checks attributes.
+//! A spin lock guards the attributes of a node. One node has fewer than [`MAX_BYTES`] / [`OVERHEAD`]
+//! attributes, so every loop here is short. The program `names.c` of the tests checks attributes.
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
 use alloc::vec::Vec;
 use freehold::error::Errno;
 
-/// Maximum size of the names and values of a node, in bytes.
+/// Maximum size of the attributes of a node, in bytes.
 const MAX_BYTES: usize = 1 << 17;
+/// Bytes that an attribute takes besides its name and its value.
+const OVERHEAD: usize = 64;
 
 /// The condition under which a value is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +28,13 @@ pub enum Condition {
 struct Attribute {
     name: Vec<u8>,
     value: Vec<u8>,
+}
+
+impl Attribute {
+    /// Returns the size of the attribute in bytes.
+    fn bytes(&self) -> usize {
+        OVERHEAD + self.name.len() + self.value.len()
+    }
 }
 
 /// The attributes of a node.
@@ -60,8 +69,8 @@ impl Attributes {
             _ => {}
         }
         let others = all.iter().filter(|attribute| attribute.name != name);
-        let bytes: usize = others.map(|attribute| attribute.name.len() + attribute.value.len()).sum();
-        if bytes + name.len() + value.len() > MAX_BYTES {
+        let bytes: usize = others.map(Attribute::bytes).sum();
+        if bytes + new.bytes() > MAX_BYTES {
             return Err(Errno::ENOSPC);
         }
         match at {

@@ -6,7 +6,7 @@
 //!
 //! A spin lock guards the table. A file is closed after the lock is released, because closing may free memory
 //! and wake threads. A program chooses the number of descriptors, so functions that visit all of them release
-//! the lock at preemption points. A copy of a table with more than [`VISITED_AT_ONCE`] descriptors therefore
+//! the lock at checkpoints. A copy of a table with more than [`VISITED_AT_ONCE`] descriptors therefore
 //! consists of parts that are copied one after another. The program `descriptors.c` of the tests checks the
 //! table.
 
@@ -14,6 +14,7 @@ use crate::arch::lock::SpinLock;
 use crate::arch::preempt::preempt_point;
 use crate::errno;
 use crate::files::open::Open;
+use crate::sched::checkpoint;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -137,6 +138,16 @@ impl Blocks {
     }
 }
 
+impl Drop for Blocks {
+    // A program chooses the number of blocks, so they are freed one by one.
+    fn drop(&mut self) {
+        for block in core::mem::take(&mut self.blocks) {
+            drop(block);
+            preempt_point();
+        }
+    }
+}
+
 /// Descriptors by number, under the spin lock that guards them.
 type Slots = SpinLock<Blocks>;
 
@@ -144,7 +155,7 @@ type Slots = SpinLock<Blocks>;
 ///
 /// # Errors
 ///
-/// ENOMEM.
+/// ENOMEM; EINTR if the calling thread has to end.
 fn copy_of(slots: &Slots) -> Result<Blocks, Errno> {
     let mut copy = Blocks::default();
     loop {
@@ -158,7 +169,7 @@ fn copy_of(slots: &Slots) -> Result<Blocks, Errno> {
             copy.blocks.push(block.copy()?);
         }
         drop(table);
-        preempt_point();
+        checkpoint()?;
     }
 }
 
@@ -182,7 +193,7 @@ impl FileTable {
     ///
     /// # Errors
     ///
-    /// ENOMEM.
+    /// ENOMEM; EINTR if the calling thread has to end.
     pub fn fork(&self, share: bool) -> Result<Self, Errno> {
         let slots = self.slots();
         let slots = if share { slots } else { Arc::new(SpinLock::new(copy_of(&slots)?)) };
@@ -193,7 +204,7 @@ impl FileTable {
     ///
     /// # Errors
     ///
-    /// ENOMEM. The process then still shares its table.
+    /// ENOMEM; EINTR if the calling thread has to end. The process then still shares its table.
     pub fn unshare(&self) -> Result<(), Errno> {
         if Arc::strong_count(&self.slots.lock()) == 1 {
             return Ok(());
@@ -289,18 +300,26 @@ impl FileTable {
     }
 
     /// Closes the descriptors from `first` to `last`.
-    pub fn close_range(&self, first: usize, last: usize) {
-        close_in(&self.slots(), first, last, false);
+    ///
+    /// # Errors
+    ///
+    /// EINTR if the calling thread has to end.
+    pub fn close_range(&self, first: usize, last: usize) -> Result<(), Errno> {
+        close_in(&self.slots(), first, last, false)
     }
 
     /// Marks the descriptors from `first` to `last` to be closed at exec.
-    pub fn mark_range(&self, first: usize, last: usize) {
+    ///
+    /// # Errors
+    ///
+    /// EINTR if the calling thread has to end.
+    pub fn mark_range(&self, first: usize, last: usize) -> Result<(), Errno> {
         let (slots, end) = (self.slots(), last.saturating_add(1));
         let mut begin = first;
         while begin < end {
             let mut table = slots.lock();
             if begin >= table.blocks.len() * BLOCK {
-                return;
+                break;
             }
             let part = end.min(begin + VISITED_AT_ONCE);
             for (at, block) in table.blocks.iter_mut().enumerate().skip(begin / BLOCK) {
@@ -311,8 +330,9 @@ impl FileTable {
             }
             drop(table);
             begin = part;
-            preempt_point();
+            checkpoint()?;
         }
+        Ok(())
     }
 
     /// Returns FD_CLOEXEC of a descriptor, and changes it if `set` gives a value.
@@ -333,28 +353,33 @@ impl FileTable {
 
     /// Closes the descriptors that are marked to be closed at exec.
     pub fn close_marked(&self) {
-        close_in(&self.slots(), 0, usize::MAX, true);
+        // A thread that has to end does not run the new program, and the process closes the rest at its end.
+        let _ = close_in(&self.slots(), 0, usize::MAX, true);
     }
 
     /// Closes all descriptors, at the end of the process.
     pub fn close_all(&self) {
         let before = core::mem::take(&mut *self.slots.lock());
-        if let Some(slots) = Arc::into_inner(before) {
-            close_in(&slots, 0, usize::MAX, false);
-        }
+        drop(before);
     }
 }
 
 /// Closes the descriptors from `first` to `last`, or with `marked` those of them with the flag FD_CLOEXEC.
-fn close_in(slots: &Slots, first: usize, last: usize, marked: bool) {
+///
+/// # Errors
+///
+/// EINTR if the calling thread has to end.
+fn close_in(slots: &Slots, first: usize, last: usize, marked: bool) -> Result<(), Errno> {
     let mut next = first;
     loop {
         let mut table = slots.lock();
-        let Some(number) = table.lowest_used(next, marked).filter(|number| *number <= last) else { return };
+        let Some(number) = table.lowest_used(next, marked).filter(|number| *number <= last) else {
+            return Ok(());
+        };
         let gone = table.take(number);
         drop(table);
         drop(gone);
         next = number + 1;
-        preempt_point();
+        checkpoint()?;
     }
 }

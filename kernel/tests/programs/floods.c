@@ -1,7 +1,7 @@
-// Programs that ask for as much work as they can: long calls, many timers, many sleepers. A heartbeat beside each
-// of them must never be late, and a signal must end the program soon. Checks `kernel/src/sched` and the loops of
-// `kernel/src/calls`. The test counts instructions (`counted` in `tests.toml`), so its times are exact. On a
-// machine that does not, the argument multiplies the bounds.
+// Programs that ask for as much work as they can: long calls, many timers, sleepers, descriptors and attributes. A
+// heartbeat beside each of them must never be late, and a signal must end the program soon. Checks the scheduler
+// and the loops of the kernel over counts that a program chooses. The test counts instructions (`counted` in
+// `tests.toml`), so its times are exact. On a machine that does not, the argument multiplies the bounds.
 #define _GNU_SOURCE
 #include "check.h"
 #include <fcntl.h>
@@ -14,6 +14,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <sys/xattr.h>
 #include <time.h>
 
 enum { MS = 1000000, BEAT = 5 * MS };
@@ -166,6 +167,42 @@ static void wake_many_waiters(void) {
     }
 }
 
+// A table of descriptors with many blocks, of which each has one descriptor.
+static void copy_many_descriptors(void) {
+    struct rlimit most;
+    CHECK(!getrlimit(RLIMIT_NOFILE, &most));
+    most.rlim_cur = most.rlim_max;
+    CHECK(!setrlimit(RLIMIT_NOFILE, &most));
+    int file = open("/dev/null", O_RDONLY), folder = open("/proc/self/fd", O_RDONLY);
+    for (int n = 128; n < (int)most.rlim_cur && n < 1 << 19; n += 64) CHECK(dup2(file, n) == n);
+    char *entries = malloc(1 << 20);
+    *ready = 1;
+    for (;;) {
+        CHECK(!lseek(folder, 0, SEEK_SET));
+        while (syscall(SYS_getdents64, folder, entries, 1 << 20) > 0);
+        CHECK(!syscall(SYS_close_range, 128, ~0U, 4));
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) _exit(syscall(SYS_close_range, 1 << 18, ~0U, 0));
+        CHECK(waitpid(child, 0, 0) == child);
+    }
+}
+
+static void change_many_attributes(void) {
+    int file = open("/dev/shm/many", O_CREAT | O_RDWR, 0600);
+    char name[20], *names = malloc(1 << 16);
+    int count = 0;
+    do {
+        snprintf(name, sizeof name, "user.%x", count++);
+    } while (!fsetxattr(file, name, "", 0, 0));
+    CHECK(errno == ENOSPC && count > 1000);
+    *ready = 1;
+    for (;;) {
+        CHECK(!fsetxattr(file, "user.0", "", 0, XATTR_REPLACE) && fgetxattr(file, name, "", 0) == -1);
+        CHECK(flistxattr(file, names, 1 << 16) > 6000);
+    }
+}
+
 #define FLOOD(name) beside(name), printf("%s\n", #name), fflush(stdout)
 
 int main(int count, char **arguments) {
@@ -180,5 +217,7 @@ int main(int count, char **arguments) {
     FLOOD(set_blocked_timers);
     FLOOD(set_ringing_timers);
     FLOOD(wake_many_waiters);
+    FLOOD(copy_many_descriptors);
+    FLOOD(change_many_attributes);
     return 0;
 }
