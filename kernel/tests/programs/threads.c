@@ -128,7 +128,7 @@ static void robust_lock_reports_a_dead_holder(void) {
 
 static int membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
-enum { GLOBAL = 1, PRIVATE = 8, REGISTER_PRIVATE = 16, EVENTS = 2000 };
+enum { GLOBAL = 1, PRIVATE = 8, REGISTER_PRIVATE = 16, EVENTS = 500 };
 // The two flags of Dekker's algorithm, on lines of their own, and the step of each thread.
 static struct {
     _Alignas(128) volatile int value;
@@ -136,6 +136,7 @@ static struct {
 
 // The side without barriers. Only the compiler keeps the order of the store and the load.
 static void *store_then_load(void *unused) {
+    seen.value = -1;
     for (int n = 1; n <= EVENTS; n++) {
         while (step[0].value != n) {}
         mine.value = n;
@@ -164,14 +165,15 @@ static void membarrier_orders_other_threads(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     pthread_t other;
     CHECK(!pthread_create(&other, 0, store_then_load, 0));
-    // The other thread runs without calls, so each grace period waits until an interrupt.
+    while (seen.value != -1) {}
+    // The other thread now runs without calls, so each grace period waits until an interrupt.
     struct timespec begin, end;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int n = 0; n < 20; n++) CHECK(!membarrier(GLOBAL));
     clock_gettime(CLOCK_MONOTONIC, &end);
     CHECK((end.tv_sec - begin.tv_sec) * 1000000000 + end.tv_nsec - begin.tv_nsec > 1000000);
     for (int n = 1; n <= EVENTS; n++) {
-        int command = n % 500 == 0 ? GLOBAL : PRIVATE;
+        int command = n % 100 == 0 ? GLOBAL : PRIVATE;
         __atomic_store_n(&step[0].value, n, __ATOMIC_RELEASE);
         theirs.value = n;
         CHECK(!membarrier(command));
