@@ -98,7 +98,6 @@ impl Listing for Root {
         for name in ["sys", "sysvipc"] {
             names.push((name.into(), FOLDER));
         }
-        names.push((b"config.gz".into(), PLAIN));
         names.extend(system::FILES.iter().map(|(name, _)| ((*name).into(), PLAIN)));
         names.extend(processes::pids().iter().map(|pid| (alloc::format!("{pid}").into_bytes(), FOLDER)));
         listed(names, from)

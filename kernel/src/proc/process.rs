@@ -109,11 +109,19 @@ impl Listing for Of {
     fn names(&self, from: u64) -> Vec<Listed> {
         let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
         names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
-        for name in
-            ["maps", "smaps", "status", "stat", "comm", "oom_score_adj", "mem", "pagemap", "clear_refs"]
-        {
-            names.push((name.into(), PLAIN));
-        }
+        let files = [
+            "maps",
+            "smaps",
+            "status",
+            "stat",
+            "comm",
+            "oom_score_adj",
+            "mem",
+            "pagemap",
+            "clear_refs",
+            "coredump_filter",
+        ];
+        names.extend(files.map(|name| (name.into(), PLAIN)));
         names.extend(LINKS.iter().map(|name| ((*name).into(), LINKED)));
         for name in ["fd", "fdinfo", "task"] {
             if name != "task" || self.thread.is_none() {

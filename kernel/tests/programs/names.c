@@ -3,6 +3,8 @@
 // contents of files belong in `files.c`.
 #define _GNU_SOURCE
 #include "check.h"
+#include <ctype.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <sys/mman.h>
@@ -161,6 +163,32 @@ static void searches_skip_holes(void) {
     close(file);
 }
 
+// Looks up each name that the folder lists, and returns the number of names.
+static int look_up_all(const char *folder) {
+    DIR *dir = opendir(folder);
+    CHECK(dir);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(dir)); count++) {
+        struct stat got;
+        errno = 0;
+        // A process or a descriptor may be gone since it was listed.
+        if (fstatat(dirfd(dir), entry->d_name, &got, AT_SYMLINK_NOFOLLOW) && !isdigit(entry->d_name[0])) {
+            printf("%s/%s is listed and does not exist: %d\n", folder, entry->d_name, errno);
+            CHECK(0);
+        }
+    }
+    closedir(dir);
+    return count;
+}
+
+static void listed_names_exist(void) {
+    const char *folders[] = {"/", "/dev", "/proc", "/proc/self", "/proc/self/fd", "/proc/self/task", "/proc/sys",
+                             "/proc/sys/kernel", "/proc/sys/vm", "/proc/thread-self", "/proc/sysvipc", "/sys",
+                             "/sys/kernel/mm/hugepages", "/sys/kernel/mm/transparent_hugepage"};
+    for (unsigned n = 0; n < sizeof folders / sizeof *folders; n++) CHECK(look_up_all(folders[n]) >= 2);
+    CHECK(access("/proc/self/coredump_filter", R_OK) == 0);
+}
+
 int main(void) {
     PART(hugetlbfs_can_be_mounted);
     PART(files_can_be_linked_renamed_and_removed);
@@ -168,5 +196,6 @@ int main(void) {
     PART(files_without_names_have_small_numbers);
     PART(nodes_have_extended_attributes);
     PART(searches_skip_holes);
+    PART(listed_names_exist);
     return 0;
 }
