@@ -74,7 +74,7 @@ pub use copy::{Fork, ForkGather};
 pub use copy_on_write::{ReadOnly, StoreOutcome};
 pub use error::NoMemory;
 pub use frame::page::{AnonPage, CachePage};
-pub use freehold_pagetable::{PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
+pub use freehold_pagetable::{MarkerKind, PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;
 #[doc(hidden)]
 pub use install::CacheFill;
@@ -85,7 +85,7 @@ pub use migration_entry::MigrationEntry;
 pub use move_entries::{MoveGather, TableMoves};
 pub use page_index::{PageCount, PageIndex, PageRange};
 pub use protect::Protect;
-pub use residency::{PageKind, Present, Usage, UsageSum};
+pub use residency::{EntryRun, PageEntry, PageKind, Usage, UsageSum};
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};
 pub use standalone::{MapError, Mapped};

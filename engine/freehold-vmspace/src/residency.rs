@@ -10,6 +10,7 @@ use crate::{
     Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,
     frame::MIGRATION_RSS,
     platform::{Format, Platform},
+    write_protect::is_protected,
 };
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
@@ -30,14 +31,32 @@ pub enum PageKind {
     Special,
 }
 
-/// Consecutive present pages of one kind.
+/// The contents of a page's entry in the page tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageEntry {
+    /// Nothing. The page table exists.
+    Empty,
+    /// A present page.
+    Page {
+        /// The kind of the page.
+        kind: PageKind,
+        /// True if the page has a record and no other entry maps it.
+        exclusive: bool,
+    },
+    /// A marker. No page is present.
+    Marker(MarkerKind),
+}
+
+/// Consecutive pages with equal entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Present {
+pub struct EntryRun {
     /// The addresses of the pages.
     pub range: UserRange,
-    /// The kind of the pages.
-    pub kind: PageKind,
-    /// True if one entry maps the pages: a huge page, or the requested part of a huge page.
+    /// The contents of the entries.
+    pub entry: PageEntry,
+    /// True if userfaultfd write-protects the pages.
+    pub write_protected: bool,
+    /// True if the entry is that of a huge page. The run may then be a part of the huge page.
     pub huge: bool,
 }
 
@@ -159,11 +178,11 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Appends the present pages of `range` to `runs`, ascending. Consecutive small pages of one kind in one
-    /// table form one run. Returns the address at which to continue: the end of the range, or the first page
-    /// for which `runs` had no room.
-    pub fn present<const RUNS: usize>(&self, range: UserRange, runs: &mut ArrayVec<Present, RUNS>) -> u64 {
-        let mut scan = PresentVisitor { memory: self.memory(), runs, next: range.end() };
+    /// Appends the entries of `range` to `runs`, ascending. Equal consecutive entries of one table form one
+    /// run. Pages without a page table are left out. Returns the address at which to continue: the end of
+    /// the range, or the first page for which `runs` had no room.
+    pub fn entries<const RUNS: usize>(&self, range: UserRange, runs: &mut ArrayVec<EntryRun, RUNS>) -> u64 {
+        let mut scan = EntriesVisitor { memory: self.memory(), runs, next: range.end() };
         let _ = self.walk(range.va(), &mut scan);
         scan.next
     }
@@ -199,26 +218,37 @@ impl<P: Platform> VmSpace<P> {
     }
 }
 
-/// A visitor that records which pages are present.
-struct PresentVisitor<'p, P: Platform, const RUNS: usize> {
+/// A visitor that records the contents of entries.
+struct EntriesVisitor<'p, P: Platform, const RUNS: usize> {
     memory: &'p Memory<P>,
-    runs: &'p mut ArrayVec<Present, RUNS>,
+    runs: &'p mut ArrayVec<EntryRun, RUNS>,
     /// The address at which to continue: the end of the range, or the first page for which there was no room.
     next: u64,
 }
 
-impl<P: Platform, const RUNS: usize> PresentVisitor<'_, P, RUNS> {
-    fn kind(&self, pfn: Pfn, flags: PteFlags) -> PageKind {
-        match flags.contains(PteFlags::SPECIAL) {
+impl<P: Platform, const RUNS: usize> EntriesVisitor<'_, P, RUNS> {
+    /// Returns the contents of an entry that maps `pfn`. `maps` is the number of entries that map the page.
+    fn page(&self, pfn: Pfn, flags: PteFlags, maps: impl FnOnce(Pfn) -> u32) -> PageEntry {
+        let kind = match flags.contains(PteFlags::SPECIAL) {
             true if self.memory.is_zero(pfn) => PageKind::Zero,
             true => PageKind::Special,
             false if self.memory.platform().frame(pfn).is_anon() => PageKind::Anon,
             false => PageKind::File,
-        }
+        };
+        let exclusive = matches!(kind, PageKind::Anon | PageKind::File) && maps(pfn) == 1;
+        PageEntry::Page { kind, exclusive }
     }
 
-    /// Appends a run. Ends the walk there if there is no room.
-    fn push(&mut self, run: Present) -> ControlFlow<()> {
+    /// Appends a run, or extends the last run if that belongs to the same table and is equal. `first` is the
+    /// index of the first run of the table. Ends the walk there if there is no room.
+    fn push(&mut self, first: usize, run: EntryRun) -> ControlFlow<()> {
+        if let Some(last) = self.runs[first..].last_mut()
+            && (EntryRun { range: run.range, ..last.clone() } == run)
+            && last.range.end() == run.range.start()
+        {
+            last.range = last.range.with_end(run.range.end());
+            return ControlFlow::Continue(());
+        }
         let start = run.range.start();
         match self.runs.try_push(run) {
             Ok(()) => ControlFlow::Continue(()),
@@ -230,34 +260,61 @@ impl<P: Platform, const RUNS: usize> PresentVisitor<'_, P, RUNS> {
     }
 }
 
-impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for PresentVisitor<'_, P, RUNS> {
+impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for EntriesVisitor<'_, P, RUNS> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let first = self.runs.len();
+        let (first, mut next) = (self.runs.len(), range.start().get());
+        let empty = |start, end| EntryRun {
+            range: UserRange::new(start, end),
+            entry: PageEntry::Empty,
+            write_protected: false,
+            huge: false,
+        };
         table.for_each(range, |address, pte| {
-            let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else {
-                return ControlFlow::Continue(());
-            };
-            let (at, kind) = (address.get(), self.kind(pfn, flags));
-            match self.runs[first..].last_mut() {
-                Some(run) if run.range.end() == at && run.kind == kind => {
-                    run.range = run.range.with_end(at + PAGE_SIZE)
+            let at = address.get();
+            let entry = match pte.kind(Level::Pte) {
+                Kind::Leaf { pfn, flags } => {
+                    self.page(pfn, flags, |pfn| self.memory.platform().frame(pfn).maps())
                 }
-                _ => return self.push(Present { range: UserRange::page(at), kind, huge: false }),
+                Kind::Marker { kind, .. } => PageEntry::Marker(kind),
+                Kind::None | Kind::Table { .. } => return ControlFlow::Continue(()),
+            };
+            if next < at {
+                self.push(first, empty(next, at))?;
             }
-            ControlFlow::Continue(())
-        })
+            next = at + PAGE_SIZE;
+            let write_protected = is_protected(pte, Level::Pte);
+            self.push(first, EntryRun { range: UserRange::page(at), entry, write_protected, huge: false })
+        })?;
+        match range.end().get() {
+            end if next < end => self.push(first, empty(next, end)),
+            _ => ControlFlow::Continue(()),
+        }
     }
 
     fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let Kind::Leaf { pfn, flags } = leaf.kind() else {
-            return ControlFlow::Continue(());
-        };
-        let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
-        let range = UserRange::at(range.start().get(), range.len());
-        let kind = self.kind(first, flags);
-        self.push(Present { range, kind, huge: true })
+        let (first, range) = (self.runs.len(), UserRange::at(range.start().get(), range.len()));
+        let write_protected = is_protected(leaf.pte(), leaf.level());
+        let run = |range, entry| EntryRun { range, entry, write_protected, huge: true };
+        let platform = self.memory.platform();
+        match leaf.kind() {
+            Kind::Leaf { pfn, flags } if flags.contains(PteFlags::SPECIAL) => {
+                self.push(first, run(range, self.page(pfn, flags, |_| 0)))
+            }
+            // The pages of a pool are counted by their first frame.
+            Kind::Leaf { pfn, flags } if platform.frame(pfn).hugetlb().is_some() => {
+                let maps = if leaf.is_shared() { 2 } else { platform.frame(pfn).maps() };
+                self.push(first, run(range, self.page(pfn, flags, |_| maps)))
+            }
+            Kind::Leaf { pfn, flags } => range.iter().try_for_each(|at| {
+                let pfn = pfn.add(VirtAddr::new(at).frame_in_leaf(leaf.level()));
+                let entry = self.page(pfn, flags, |pfn| platform.frame(pfn).maps());
+                self.push(first, run(UserRange::page(at), entry))
+            }),
+            Kind::Marker { kind, .. } => self.push(first, run(range, PageEntry::Marker(kind))),
+            Kind::None | Kind::Table { .. } => ControlFlow::Continue(()),
+        }
     }
 }
 

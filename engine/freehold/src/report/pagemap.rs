@@ -1,30 +1,94 @@
-//! The reports /proc/PID/pagemap and PAGEMAP_SCAN: the present pages of a range, their kinds, and the frame
-//! of one page.
+//! The reports /proc/PID/pagemap and PAGEMAP_SCAN: the contents of the page tables of a range, the present
+//! pages and their kinds, and the frame of one page.
 //!
 //! Each VMA is read under its own lock (`with_next_vma` in `maps.rs`), and each page table under the table's
-//! lock. Pages are collected in a small buffer on the stack, and `sink` gets them after the locks are
-//! released, because `sink` may write to the memory of a program. `reports::maps` and
+//! lock. Runs of pages are collected in a small buffer on the stack, and `sink` gets them after the locks are
+//! released, because `sink` may write to the memory of a program. `reports::maps`, `reports::entries` and
 //! `every_call::edges::reports_round_ranges_to_whole_pages` (`engine/freehold/tests`) test this file.
 
 use crate::space::AddressSpace;
 use crate::{PAGE_SIZE, Pfn, VirtAddr, platform::Platform};
 use arrayvec::ArrayVec;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
+use freehold_pagetable::Level;
 use freehold_vmspace::UserRange;
-pub use freehold_vmspace::{PageKind, Present};
+pub use freehold_vmspace::{EntryRun, MarkerKind, PageEntry, PageKind};
 
 /// Number of runs that are collected under the locks before `sink` receives them. Each run takes 24 bytes of
 /// a kernel stack.
 const RUNS: usize = 32;
+const _: () = assert!(size_of::<EntryRun>() == 24);
+
+/// Consecutive present pages of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// The addresses of the pages.
+    pub range: UserRange,
+    /// The kind of the pages.
+    pub kind: PageKind,
+    /// True if one entry maps the pages: a huge page, or the requested part of a huge page.
+    pub huge: bool,
+}
 
 impl<P: Platform> AddressSpace<P> {
-    /// Passes the present pages in `range` to `sink`, in ascending order. Adjacent small pages of one kind in
-    /// one page table form one run. A page that lies only partly in the range is included.
+    /// Passes the contents of the page tables in `range` to `sink`, in ascending order, until `sink` breaks.
+    /// Equal consecutive entries form a run, and pages of different page tables belong to different runs.
+    /// Pages of a VMA that have no page table are left out. A page that lies only partly in the range is
+    /// included.
     ///
     /// # Locks
     ///
     /// For each VMA, the VMA's lock or the mmap lock for reading; under it each page table's lock while that
     /// table is read. No lock is held while `sink` runs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use core::ops::ControlFlow;
+    /// # use freehold::{PAGE_SIZE, call::Advice, fault::Access, space::*};
+    /// # use freehold::report::pagemap::{MarkerKind, PageEntry, PageKind};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 3 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// space.madvise(at + 2 * PAGE_SIZE, PAGE_SIZE, Advice::GuardInstall).unwrap();
+    /// let mut entries = Vec::new();
+    /// space.page_entries(at..at + 3 * PAGE_SIZE, |run| {
+    ///     entries.push(run.entry);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// let page = PageEntry::Page { kind: PageKind::Anon, exclusive: true };
+    /// assert_eq!(entries, [page, PageEntry::Empty, PageEntry::Marker(MarkerKind::Guard)]);
+    /// ```
+    pub fn page_entries(&self, range: Range<u64>, mut sink: impl FnMut(EntryRun) -> ControlFlow<()>) {
+        let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(Self::TASK_SIZE);
+        let mut at = range.start & !(PAGE_SIZE - 1);
+        let mut runs = ArrayVec::<EntryRun, RUNS>::new();
+        while at < end {
+            let next = self.with_next_vma(at, |_, part| {
+                let (first, last) = (part.start().max(at), part.end().min(end));
+                match first < last {
+                    true => self.vm.entries(UserRange::new(first, last), &mut runs).max(at),
+                    false => last.max(at),
+                }
+            });
+            if runs.drain(..).try_for_each(&mut sink).is_break() {
+                return;
+            }
+            match next {
+                Some(next) if next > at => at = next,
+                _ => return,
+            }
+        }
+    }
+
+    /// Passes the present pages in `range` to `sink`, in ascending order. Adjacent small pages of one kind in
+    /// one page table form one run. A page that lies only partly in the range is included.
+    ///
+    /// # Locks
+    ///
+    /// Takes the locks of [`page_entries`](Self::page_entries).
     ///
     /// # Examples
     ///
@@ -40,22 +104,28 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(present, 1);
     /// ```
     pub fn pagemap(&self, range: Range<u64>, mut sink: impl FnMut(Present)) {
-        let end = range.end.checked_next_multiple_of(PAGE_SIZE).unwrap_or(Self::TASK_SIZE);
-        let mut at = range.start & !(PAGE_SIZE - 1);
-        let mut runs = ArrayVec::<Present, RUNS>::new();
-        while at < end {
-            let next = self.with_next_vma(at, |_, part| {
-                let (first, last) = (part.start().max(at), part.end().min(end));
-                match first < last {
-                    true => self.vm.present(UserRange::new(first, last), &mut runs).max(at),
-                    false => last.max(at),
+        let mut last: Option<Present> = None;
+        self.page_entries(range, |EntryRun { range, entry, huge, .. }| {
+            let PageEntry::Page { kind, .. } = entry else { return ControlFlow::Continue(()) };
+            match &mut last {
+                // Runs that differ only in other respects are one run here.
+                Some(last)
+                    if last.range.end() == range.start()
+                        && (last.kind, last.huge) == (kind, huge)
+                        && !range.start().is_multiple_of(Level::Pmd.span()) =>
+                {
+                    last.range = last.range.with_end(range.end());
                 }
-            });
-            runs.drain(..).for_each(&mut sink);
-            match next {
-                Some(next) if next > at => at = next,
-                _ => return,
+                _ => {
+                    if let Some(before) = last.replace(Present { range, kind, huge }) {
+                        sink(before);
+                    }
+                }
             }
+            ControlFlow::Continue(())
+        });
+        if let Some(last) = last {
+            sink(last);
         }
     }
 }

@@ -94,6 +94,7 @@ const OF_SPACES: &[Call] = &[
     ("mseal", |_, p, a, b| ignore(p.mseal(a, b, 0))),
     ("set_policy", |_, p, a, b| ignore(p.set_policy(a, b, 1))),
     ("pagemap", |_, p, a, b| p.pagemap(a..b, |_| ())),
+    ("page_entries", |_, p, a, b| p.page_entries(a..b, |_| ControlFlow::Continue(()))),
     ("read_memory", |_, p, a, b| {
         let mut some = [0; 24];
         let _ = p.read_memory(a, &mut some[..(b % 24) as usize], AccessMode::Plain);

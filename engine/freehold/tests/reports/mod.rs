@@ -2,9 +2,10 @@
 //! clear_refs, and queries for single VMAs. mincore is tested in `files/advice.rs` and `huge/fill.rs`. A new
 //! row or flag of a report needs a test of its text here: programs parse these reports.
 //!
-//! `maps.rs` tests the text of the reports, `usage.rs` tests the figures of smaps and clear_refs, and
+//! `entries.rs` tests the contents of page tables, `maps.rs` tests the text of the reports, `usage.rs` tests the figures of smaps and clear_refs, and
 //! `readers.rs` tests queries and lookups that take no lock.
 
+mod entries;
 mod maps;
 mod readers;
 mod usage;

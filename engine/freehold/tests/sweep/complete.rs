@@ -153,7 +153,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("VmSpace::rss", "numbers"),
     ("VmSpace::recount", "with `AddressSpace::check`"),
     ("VmSpace::frame_at", "only reads"),
-    ("VmSpace::present", "only reads"),
+    ("VmSpace::entries", "only reads"),
     ("VmSpace::mark_present", "only reads"),
     ("VmSpace::add_usage", "only reads"),
     ("VmSpace::is_settled", "only reads"),

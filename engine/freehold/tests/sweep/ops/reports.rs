@@ -9,6 +9,7 @@ use freehold::{
     error::Errno,
     report::{QueryFlags, clear_refs::ClearRefs},
 };
+use std::ops::ControlFlow;
 
 fn lengths(s: &Scene) -> Result<u64, Errno> {
     let space = &s.process;
@@ -43,6 +44,15 @@ pub const OPS: &[Op] = &[
     op("AddressSpace::pagemap", "pagemap", |s| {
         let mut runs = 0;
         s.process.pagemap(s.at(0)..s.at(8), |_| runs += 1);
+        Ok(runs)
+    })
+    .needs_nothing(),
+    op("AddressSpace::page_entries", "page_entries", |s| {
+        let mut runs = 0;
+        s.process.page_entries(s.at(0)..s.at(8), |_| {
+            runs += 1;
+            ControlFlow::Continue(())
+        });
         Ok(runs)
     })
     .needs_nothing(),
