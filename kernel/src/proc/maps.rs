@@ -5,10 +5,11 @@
 //! A file has a reference to its process and none to the address space, so the file is empty after the
 //! process has ended. No lock is held while text is made or copied. The program may change its mappings
 //! between two reads of a file; as on Linux, a later read continues behind the last VMA. The program
-//! `usage.c` of the tests checks smaps, and `files.c` checks maps. The test `transcript` compares maps with
+//! `usage.c` of the tests checks smaps, `files.c` checks maps, and `pagemap.c` checks pagemap. The test `transcript` compares maps with
 //! Linux's.
 
 use super::query::{PROCMAP_QUERY, query};
+use super::scan::{PAGEMAP_SCAN, scan};
 use crate::arch::lock::SpinLock;
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
@@ -19,13 +20,14 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
+use core::ops::ControlFlow;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file;
 use freehold::remote::AccessMode;
 use freehold::report::maps::{MapLine, MapName};
-use freehold::report::pagemap::PageKind;
+use freehold::report::pagemap::{EntryRun, MarkerKind, PageEntry, PageKind};
 use freehold::vma::flags::VmFlags;
 
 /// Column in which names begin.
@@ -245,10 +247,25 @@ impl File for Memory {
 /// The file pagemap: a word of 8 bytes for each page, with its presence, its kind and its frame number.
 pub struct Pages(pub Arc<Process>);
 
-/// Bit of a word: the page is present.
-const PRESENT: u64 = 1 << 63;
-/// Bit of a word: the page belongs to a file.
-const OF_FILE: u64 = 1 << 61;
+/// Bits of a word, with Linux's meanings.
+mod bit {
+    /// The page is mapped by one entry only.
+    pub const EXCLUSIVE: u64 = 1 << 56;
+    /// Userfaultfd write-protects the page.
+    pub const WRITE_PROTECTED: u64 = 1 << 57;
+    /// The page is guarded.
+    pub const GUARD: u64 = 1 << 58;
+    /// The page belongs to a file or to shared memory.
+    pub const OF_FILE: u64 = 1 << 61;
+    /// The entry holds something else than a page. Bits 0 to 4 are then the number of a swap device, and
+    /// bits 5 to 54 a place on the device.
+    pub const SWAPPED: u64 = 1 << 62;
+    /// The page is present. Bits 0 to 54 are then the number of its frame.
+    pub const PRESENT: u64 = 1 << 63;
+}
+
+/// The number of the swap device that Linux reserves for markers.
+const MARKERS: u64 = 31;
 /// Number of words that one step of a read generates.
 const WORDS: usize = 256;
 
@@ -274,6 +291,13 @@ impl File for Pages {
         Ok(done)
     }
 
+    fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
+        match request {
+            PAGEMAP_SCAN => scan(&self.0, argument),
+            _ => Err(Errno::EINVAL),
+        }
+    }
+
     fn stat(&self) -> Stat {
         Stat { inode: 3, mode: REGULAR | 0o400, links: 1, ..Stat::default() }
     }
@@ -283,20 +307,43 @@ impl File for Pages {
     }
 }
 
-/// Returns the words of the pages from `first` to before `last`.
+/// Returns the words of the pages from `first` to before `last`. Pages of drivers have words of 0.
 fn words(space: &Space, first: u64, last: u64) -> Vec<u64> {
     let mut words = alloc::vec![0; (last - first) as usize];
-    space.pagemap(first * PAGE_SIZE..last * PAGE_SIZE, |present| {
-        let kind = if matches!(present.kind, PageKind::File) { PRESENT | OF_FILE } else { PRESENT };
-        let pages = present.range.start() / PAGE_SIZE..present.range.end().div_ceil(PAGE_SIZE);
-        for page in pages.start.max(first)..pages.end.min(last) {
-            words[(page - first) as usize] = kind;
-        }
-    });
+    let (start, end) = (first * PAGE_SIZE, last * PAGE_SIZE);
+    let lines = space.maps(start).take_while(|line| line.start < end);
+    for line in lines.filter(|line| !line.flags.contains(VmFlags::PFNMAP)) {
+        space.page_entries(line.start.max(start)..line.end.min(end), |run| {
+            for page in run.range.iter().map(|at| at / PAGE_SIZE) {
+                words[(page - first) as usize] = word(&run);
+            }
+            ControlFlow::Continue(())
+        });
+    }
     for (word, page) in words.iter_mut().zip(first..) {
-        if *word != 0 {
+        if *word & bit::PRESENT != 0 {
             *word |= space.frame_at(page * PAGE_SIZE).map_or(0, |frame| frame.get());
         }
     }
     words
+}
+
+/// Returns the word of each page of a run, without the number of a frame.
+fn word(run: &EntryRun) -> u64 {
+    let word = match run.entry {
+        PageEntry::Empty => 0,
+        PageEntry::Page { kind, exclusive } => {
+            // On Linux the huge page of zeroes counts as a page of a file, and the small one does not.
+            let of_file = kind == PageKind::File || kind == PageKind::Zero && run.huge;
+            let exclusive = if exclusive { bit::EXCLUSIVE } else { 0 };
+            bit::PRESENT | exclusive | if of_file { bit::OF_FILE } else { 0 }
+        }
+        // A marker of a huge page of a pool is shown only as write-protected.
+        PageEntry::Marker(MarkerKind::UffdWp) if run.huge => 0,
+        PageEntry::Marker(MarkerKind::UffdWp) => bit::SWAPPED | MARKERS | 1 << 5,
+        PageEntry::Marker(MarkerKind::Poison) => bit::SWAPPED | MARKERS | 2 << 5,
+        PageEntry::Marker(MarkerKind::Guard) => bit::SWAPPED | bit::GUARD | MARKERS | 4 << 5,
+        PageEntry::Marker(MarkerKind::Migration | MarkerKind::Swap) => bit::SWAPPED,
+    };
+    if run.write_protected { word | bit::WRITE_PROTECTED } else { word }
 }

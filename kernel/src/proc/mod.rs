@@ -9,6 +9,7 @@
 //! | [`process`] | the folders of processes |
 //! | [`maps`] | reports of what is mapped: maps, smaps, pagemap, mem |
 //! | [`query`] | the request of maps for one VMA |
+//! | [`scan`] | the request of pagemap for ranges of pages |
 //! | [`clear_refs`] | clear_refs, which clears marks of pages |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
@@ -24,6 +25,7 @@ pub mod descriptors;
 pub mod maps;
 pub mod process;
 pub mod query;
+pub mod scan;
 pub mod settings;
 pub mod sys;
 pub mod system;
