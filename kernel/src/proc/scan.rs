@@ -11,10 +11,9 @@
 #![expect(unsafe_code, reason = "declares that the structures of the request have no padding")]
 
 use super::maps::space;
-use crate::arch::preempt::preempt_point;
 use crate::platform::{Machine, Space, user};
 use crate::process::Process;
-use crate::sched::current;
+use crate::sched::checkpoint;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::ops::{ControlFlow, Range};
@@ -162,7 +161,6 @@ impl Scan {
     fn round(&mut self, space: &Space, from: u64) -> Result<(), Stop> {
         let end = self.end;
         for line in space.maps(from).take_while(|line| line.start < end) {
-            preempt_point();
             self.vma(space, &line, line.start.max(from)..line.end.min(end))?;
         }
         Ok(())
@@ -170,7 +168,7 @@ impl Scan {
 
     /// Scans a part of a VMA.
     fn vma(&mut self, space: &Space, line: &MapLine<Machine>, part: Range<u64>) -> Result<(), Stop> {
-        check_kill()?;
+        checkpoint().map_err(Stop::Failed)?;
         if self.asked.flags & CHECK_WPASYNC != 0 {
             return Err(Stop::Failed(Errno::EPERM));
         }
@@ -181,7 +179,8 @@ impl Scan {
         let without_table = if line.flags.contains(VmFlags::HUGETLB) { HUGE } else { 0 };
         let (mut next, mut found) = (part.start, Ok(()));
         space.page_entries(part.clone(), |run| {
-            found = check_kill()
+            found = checkpoint()
+                .map_err(Stop::Failed)
                 .and_then(|()| self.add(next..run.range.start(), without_table))
                 .and_then(|()| self.add(run.range.addresses(), categories(&run)));
             next = run.range.end();
@@ -216,14 +215,6 @@ impl Scan {
         let any = self.asked.category_anyof_mask;
         categories & self.asked.category_mask == self.asked.category_mask
             && (any == 0 || categories & any != 0)
-    }
-}
-
-/// Fails if the caller is killed.
-fn check_kill() -> Result<(), Stop> {
-    match current().is_killed() {
-        true => Err(Stop::Failed(Errno::EINTR)),
-        false => Ok(()),
     }
 }
 
