@@ -8,7 +8,7 @@
 
 use super::{stage::Stage, values::Values};
 use freehold::{
-    PageCount, PageIndex, Pfn,
+    PageCount, PageIndex, PageRange, Pfn,
     call::RemapFlags,
     engine::{Blocks, Engine, HugePages, Overcommit, SharedBlocks},
     file::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
@@ -70,7 +70,14 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
                 mapping.aligns_to_huge_pages(),
                 mapping.huge_page_size(),
             );
-            file.fits(PageIndex::new(v.pages()), v.pages()) && mapping.has_page(PageIndex::new(v.pages()))
+            let range: PageRange = (v.pages()..v.pages()).into();
+            let (run, is_cached) = mapping.page_run(range);
+            assert!(
+                run.start == range.start && (range.is_empty() || !run.is_empty()),
+                "{run:?} of {range:?}"
+            );
+            let fits = file.fits(PageIndex::new(v.pages()), v.pages());
+            fits && (is_cached || mapping.has_page(PageIndex::new(v.pages())))
         }
     }
 }

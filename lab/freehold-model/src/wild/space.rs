@@ -207,6 +207,10 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         4 => {
             let mut any = false;
             space.pagemap(v.range(), |_| any = true);
+            space.page_entries(v.range(), |run| match run.range.is_empty() {
+                true => panic!("an empty run"),
+                false => ControlFlow::Continue(()),
+            });
             any
         }
         5 => space.frame_at(addr).is_some(),
