@@ -8,7 +8,7 @@
 //!
 //! The sequence for each VMA is: check, charge, split or merge (`modify` in `space/change/split_merge.rs`),
 //! change the entries. `vm.protect` of `freehold-vmspace` changes the entries and puts revoked rights into a
-//! gather, which `apply` flushes. Mutation `mprotect-flush` removes this flush, and
+//! gather, which `flush` flushes. Mutation `mprotect-flush` removes this flush, and
 //! `no_cached_translation_is_left_when_a_call_returns` then fails. The model's `mprotect.rs` has the rules;
 //! `shuttle_engine/mprotect.rs` changes rights concurrently with faults.
 
@@ -159,7 +159,13 @@ impl<P: Platform> AddressSpace<P> {
         let done = match grows {
             None => {
                 let needs = || LimitDemand::cuts_and_pages(range.pages());
-                self.with_write_range(range, needs, |guard| protection.apply(guard, range))
+                self.with_write_range(
+                    range,
+                    needs,
+                    &mut protection,
+                    |protection, guard| protection.apply(guard, range),
+                    Protection::flush,
+                )
             }
             Some(grows) => self.protect_growing(&mut protection, range, grows),
         };
@@ -194,7 +200,9 @@ impl<P: Platform> AddressSpace<P> {
             Grows::Down | Grows::Up => Err(MprotectError::Invalid),
         };
         let start = guard.first_range(range).ok_or(MprotectError::NotMapped).and_then(start)?;
-        protection.apply(&guard, range.with_start(start))
+        let done = protection.apply(&guard, range.with_start(start));
+        protection.flush();
+        done
     }
 }
 
@@ -219,7 +227,7 @@ impl<P: Platform> Protection<'_, P> {
         self.pkey.is_none_or(|pkey| self.space.pkeys.is_allocated(guard, pkey))
     }
 
-    /// Changes the range. `guard` is the right to change the range.
+    /// Changes the range, except for the flush. `guard` is the right to change the range.
     #[inline(never)]
     fn apply(&mut self, guard: &WriteGuard<'_, P>, range: UserRange) -> Result<(), MprotectError> {
         if !self.has_key(guard) {
@@ -227,13 +235,18 @@ impl<P: Platform> Protection<'_, P> {
         }
         let done = guard
             .for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.protect_part(guard, vma, part));
-        if let Some(gather) = &mut self.gather {
-            gather.finish();
-        }
         match done {
             Ok(true) => Ok(()),
             Ok(false) => Err(MprotectError::NotMapped),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Flushes revoked rights from the TLBs. If another task zaps pages at the same time, this includes
+    /// pages that this call has not found mapped.
+    fn flush(&mut self) {
+        if let Some(gather) = &mut self.gather {
+            gather.finish();
         }
     }
 

@@ -67,46 +67,61 @@ impl<P: Platform> AddressSpace<P> {
         self.claim_or_exclusive(state, range, needs)
     }
 
-    /// Calls `change` with the right that [`write_range`](Self::write_range) would return. Creates a
+    /// Calls `change` and then `flush` with `state`, under the right that [`write_range`](Self::write_range)
+    /// would return. `change` may run with a leaf of the tree latched
+    /// ([`change_or_claim`](WriteGuard::change_or_claim)), and `flush` never does. Creates a
     /// [`RangeWriterState`] only if the caller becomes a range writer.
     #[cfg_attr(feature = "inline", inline(always))]
-    pub(crate) fn with_write_range<E: From<Killed>>(
+    pub(crate) fn with_write_range<S, E: From<Killed>>(
         &self,
         range: UserRange,
         needs: impl Fn() -> LimitDemand,
-        mut change: impl FnMut(&WriteGuard<'_, P>) -> Result<(), E>,
+        state: &mut S,
+        change: impl Fn(&mut S, &WriteGuard<'_, P>) -> Result<(), E>,
+        flush: impl Fn(&mut S),
     ) -> Result<(), E> {
         if let Some(lock) = self.try_lock_exclusive() {
             let guard = self.writer(lock);
             if range.is_empty() || guard.clear_for_write(range) {
-                return change(&guard);
+                let done = change(state, &guard);
+                flush(state);
+                return done;
             }
         }
-        self.with_range_claim(range, needs, change)
+        self.with_range_claim(range, needs, state, change, flush)
     }
 
     /// Implements the part of [`with_write_range`](Self::with_write_range) that runs if the task did not
-    /// become the exclusive writer at once. A range writer makes a simple change in the same step as its
-    /// claim ([`change_or_claim`](WriteGuard::change_or_claim)).
+    /// become the exclusive writer at once.
     #[inline(never)]
-    fn with_range_claim<E: From<Killed>>(
+    fn with_range_claim<S, E: From<Killed>>(
         &self,
         range: UserRange,
         needs: impl Fn() -> LimitDemand,
-        mut change: impl FnMut(&WriteGuard<'_, P>) -> Result<(), E>,
+        state: &mut S,
+        change: impl Fn(&mut S, &WriteGuard<'_, P>) -> Result<(), E>,
+        flush: impl Fn(&mut S),
     ) -> Result<(), E> {
-        let state = RangeWriterState::default();
+        let writer = RangeWriterState::default();
+        let mut claimed = RangeClaim::NeedsExclusive;
         if !range.is_empty() && self.prefers_ranges() {
-            match self.try_claim(&state, needs, |guard| guard.change_or_claim(range, &mut change)) {
-                RangeClaim::Granted(_, Some(done)) => return done,
-                RangeClaim::Granted(guard, None) => return change(&guard),
-                RangeClaim::NeedsExclusive => {}
-                RangeClaim::Killed => return Err(Killed.into()),
-            }
+            claimed = self.try_claim(&writer, needs, |guard| {
+                guard.change_or_claim(range, |guard| change(state, guard))
+            });
         }
-        let guard = self.write_exclusive_range(range)?;
-        self.count_exclusive();
-        change(&guard)
+        let (guard, done) = match claimed {
+            RangeClaim::Granted(guard, done) => (guard, done),
+            RangeClaim::NeedsExclusive => {
+                let guard = self.write_exclusive_range(range)?;
+                self.count_exclusive();
+                (guard, None)
+            }
+            RangeClaim::Killed => return Err(Killed.into()),
+        };
+        let done = done.unwrap_or_else(|| change(state, &guard));
+        flush(state);
+        drop(guard);
+        done
     }
 
     /// Becomes a range writer for `range` if the address space prefers range writers, otherwise the exclusive

@@ -10,7 +10,7 @@
 //! | each VMA is anonymous memory without an anon_vma | wait for a lock of the reverse map, or call a driver |
 //! | no VMA is locked in memory, sealed, of huge pages, or watched by a userfaultfd | need memory for pages or notices |
 //! | no VMA has a reader | wait for the reader |
-//! | the range is small and no page is mapped in it | have to flush TLBs |
+//! | the range is small and no page is mapped in it | leave revoked rights in TLBs when the latch ends |
 //! | this CPU caches free VMAs | use the heap. VMAs that the change removes are freed after the latch |
 //!
 //! `AddressSpace::with_write_range` (`claim.rs`) calls this file. `ranges` (`shuttle_engine`) runs simple
