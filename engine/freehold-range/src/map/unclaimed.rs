@@ -128,8 +128,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     ///
     /// # Panics
     ///
-    /// Panics if the range is empty. Also panics if `change` made a hole or added too many entries. The map
-    /// is unchanged then.
+    /// Panics if the range is empty. Also panics if `change` moved an end of the claimed range or added too
+    /// many entries, and with debug assertions if it made a hole. The map is unchanged then.
     #[inline]
     pub fn change_or_claim<T>(
         &self,

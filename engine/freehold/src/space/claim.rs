@@ -64,7 +64,8 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(guard) = self.try_write_exclusive(range) {
             return Ok(guard);
         }
-        self.claim_or_exclusive(state, range, needs)
+        let (guard, _) = self.claim_or_exclusive(state, range, || needs, |guard| guard.claim_range(range))?;
+        Ok(guard)
     }
 
     /// Calls `change` and then `flush` with `state`, under the right that [`write_range`](Self::write_range)
@@ -103,46 +104,36 @@ impl<P: Platform> AddressSpace<P> {
         flush: impl Fn(&mut S),
     ) -> Result<(), E> {
         let writer = RangeWriterState::default();
-        let mut claimed = RangeClaim::NeedsExclusive;
-        if !range.is_empty() && self.prefers_ranges() {
-            claimed = self.try_claim(&writer, needs, |guard| {
-                guard.change_or_claim(range, |guard| change(state, guard))
-            });
-        }
-        let (guard, done) = match claimed {
-            RangeClaim::Granted(guard, done) => (guard, done),
-            RangeClaim::NeedsExclusive => {
-                let guard = self.write_exclusive_range(range)?;
-                self.count_exclusive();
-                (guard, None)
-            }
-            RangeClaim::Killed => return Err(Killed.into()),
-        };
-        let done = done.unwrap_or_else(|| change(state, &guard));
+        let (guard, done) = self.claim_or_exclusive(&writer, range, needs, |guard| {
+            guard.change_or_claim(range, |guard| change(state, guard))
+        })?;
+        let done = done.flatten().unwrap_or_else(|| change(state, &guard));
         flush(state);
         drop(guard);
         done
     }
 
-    /// Becomes a range writer for `range` if the address space prefers range writers, otherwise the exclusive
-    /// writer.
+    /// Becomes a range writer that holds the claims that `claim` makes, if the address space prefers range
+    /// writers. Otherwise becomes the exclusive writer. Also returns the value of `claim`, or `None` for the
+    /// exclusive writer.
     #[inline(never)]
-    fn claim_or_exclusive<'s>(
+    fn claim_or_exclusive<'s, T>(
         &'s self,
         state: &'s RangeWriterState,
         range: UserRange,
-        needs: LimitDemand,
-    ) -> Result<WriteGuard<'s, P>, Killed> {
+        needs: impl Fn() -> LimitDemand,
+        claim: impl FnMut(&mut WriteGuard<'s, P>) -> Result<T, ClaimError>,
+    ) -> Result<(WriteGuard<'s, P>, Option<T>), Killed> {
         if !range.is_empty() && self.prefers_ranges() {
-            match self.try_claim(state, || needs, |guard| guard.claim_range(range)) {
-                RangeClaim::Granted(guard, ()) => return Ok(guard),
+            match self.try_claim(state, needs, claim) {
+                RangeClaim::Granted(guard, claimed) => return Ok((guard, Some(claimed))),
                 RangeClaim::NeedsExclusive => {}
                 RangeClaim::Killed => return Err(Killed),
             }
         }
         let guard = self.write_exclusive_range(range)?;
         self.count_exclusive();
-        Ok(guard)
+        Ok((guard, None))
     }
 
     /// Becomes a range writer with the claims that `claim` makes. If the claim fails, becomes the exclusive

@@ -14,7 +14,8 @@
 //! | this CPU caches free VMAs | use the heap. VMAs that the change removes are freed after the latch |
 //!
 //! `AddressSpace::with_write_range` (`claim.rs`) calls this file. `ranges` (`shuttle_engine`) runs simple
-//! changes concurrently with all others, and the lock ranks of debug builds find a wait or an allocation.
+//! changes concurrently with all others. With debug assertions, the lock order finds a wait for a lock, and
+//! the test machine finds other waits, flushes and uses of the heap.
 
 use super::unmap::is_small;
 use crate::{
