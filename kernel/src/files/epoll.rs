@@ -134,8 +134,11 @@ impl Epoll {
         data: u64,
     ) -> Result<(), Errno> {
         let epoll = Self::of(set).ok_or(Errno::EINVAL)?;
+        let place = Self::place(descriptor, open);
+        let interest =
+            Interest { open: Arc::downgrade(open), events, data, told: (0, u64::MAX), is_over: false };
         if Self::of(open).is_none() && !is_watched(set) {
-            return epoll.insert(set, descriptor, open, events, data);
+            return epoll.insert(set, open, place, interest);
         }
         let _turn = NESTING.lock()?;
         let mut files = Opens::new();
@@ -144,7 +147,7 @@ impl Epoll {
         if meets_open || above + below > MAX_NESTED {
             return Err(errno::ELOOP);
         }
-        epoll.insert(set, descriptor, open, events, data)?;
+        epoll.insert(set, open, place, interest)?;
         let fit = files.values().try_for_each(|file| count_paths(file, 0, &mut [0; MAX_NESTED]));
         if fit.is_err() {
             let _ = epoll.remove(set, descriptor, open);
@@ -152,23 +155,19 @@ impl Epoll {
         fit
     }
 
-    /// Adds a file to the set, without a check of the limits.
+    /// Adds a file to the set, which is that of `set`, without a check of the limits.
     fn insert(
         &self,
         set: &Arc<Open>,
-        descriptor: u64,
         open: &Arc<Open>,
-        events: u32,
-        data: u64,
+        place: Place,
+        interest: Interest,
     ) -> Result<(), Errno> {
         let mut interests = self.interests.lock();
-        let place = Self::place(descriptor, open);
         if interests.get(&place).is_some_and(|interest| interest.open.strong_count() > 0) {
             return Err(Errno::EEXIST);
         }
-        let watched = Arc::downgrade(open);
-        interests
-            .insert(place, Interest { open: watched, events, data, told: (0, u64::MAX), is_over: false });
+        interests.insert(place, interest);
         drop(interests);
         let mut watchers = open.watchers.lock();
         watchers.retain(|other| other.strong_count() > 0);
