@@ -7,8 +7,12 @@
 //! The order must agree with the known times: a call that ended before another began comes first. Two
 //! accesses to different pages are an exception: they may take effect in another order than the order in
 //! which they were made, because a TLB may still hold the translation of one of the pages. Accesses by one
-//! thread to one page keep their order, and so do an access and a call that changes memory. A call with two
-//! steps on Linux, such as a fault that first grows a stack, may have another call between its steps.
+//! thread to one page keep their order, and so do an access and a call that changes memory.
+//!
+//! An access has up to three steps, as on Linux, and another call may take effect between two of them: the
+//! growth of a stack, the fault, and the access itself. The fault of a write attaches the anon_vma and maps a
+//! page whose content is unchanged. The store is done after the fault has released its locks. [`explain`]
+//! first searches the orders in which a fault and its access are one step, because these are fewer.
 //!
 //! If the kernel chooses the address of a mapping, the model uses that address. The range there must be free
 //! in the model.
@@ -111,13 +115,17 @@ pub fn concrete(op: &Op, mine: Option<u64>) -> Option<Op> {
 ///
 /// Fails with a description of the calls if no order matches.
 pub fn explain(plan: &Plan, model: &Model, steps: &[Step], scene: &Scene) -> Result<(), String> {
-    let mut search = Search { steps, before: Vec::new(), scene, order: Vec::new(), misses: Vec::new() };
+    let mut search =
+        Search { steps, before: Vec::new(), scene, order: Vec::new(), misses: Vec::new(), faults: false };
     for step in steps {
         let earlier = steps.iter().enumerate().filter(|(_, other)| precedes(other, step));
         search.before.push(earlier.map(|(n, _)| 1 << n).sum());
     }
-    if search.explains(model, Done::default()) {
-        return Ok(());
+    for faults in [false, true] {
+        search.faults = faults;
+        if search.explains(model, Done::default()) {
+            return Ok(());
+        }
     }
     let w = &plan.world;
     let mut out = String::from("no order of these calls gives these results:\n");
@@ -164,6 +172,8 @@ struct Search<'h> {
     order: Vec<usize>,
     /// Orders with the same results but another scene at the end.
     misses: Vec<(Vec<usize>, Scene)>,
+    /// True if the fault of an access may be a step of its own.
+    faults: bool,
 }
 
 /// Sets of steps, one bit each.
@@ -173,6 +183,8 @@ struct Done {
     steps: u64,
     /// The steps whose access has already grown a stack.
     grown: u64,
+    /// The steps whose access has already faulted.
+    faulted: u64,
 }
 
 impl Search<'_> {
@@ -194,6 +206,13 @@ impl Search<'_> {
             if done.grown & this == 0
                 && let Some(grown) = grown(model, &step.op)
                 && self.explains(&grown, Done { grown: done.grown | this, ..done })
+            {
+                return true;
+            }
+            if self.faults
+                && done.faulted & this == 0
+                && let Some(faulted) = faulted(model, &step.op)
+                && self.explains(&faulted, Done { faulted: done.faulted | this, ..done })
             {
                 return true;
             }
@@ -219,6 +238,14 @@ fn grown(model: &Model, op: &Op) -> Option<Model> {
     let before = grown.maps(op.proc);
     grown.apply(&Op { proc: op.proc, call: Call::Read { addr, len: 1 } });
     (grown.maps(op.proc) != before).then_some(grown)
+}
+
+/// Returns the model after the fault of an access. Returns `None` for other calls, and if the fault fails.
+fn faulted(model: &Model, op: &Op) -> Option<Model> {
+    let addr = touched(op)? * PAGE;
+    let mut faulted = model.clone();
+    faulted.touch(op.proc.into(), addr, matches!(op.call, Call::Write { .. })).ok()?;
+    Some(faulted)
 }
 
 /// Returns true if the model can make this step now with the same result.

@@ -70,7 +70,7 @@ impl Model {
     }
 
     /// Does the work of the hardware and of the fault handler for one access.
-    fn touch(&mut self, p: usize, addr: u64, write: bool) -> Result<(), SignalKind> {
+    pub(crate) fn touch(&mut self, p: usize, addr: u64, write: bool) -> Result<(), SignalKind> {
         let pr = self.proc(p);
         let i = pr.find(addr).ok_or(SignalKind::SegvMapErr)?;
         if pr.vmas[i].start > addr {
