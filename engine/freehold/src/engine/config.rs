@@ -5,7 +5,7 @@
 //! needs a word in `Engine` or `Files`, and functions in `mod.rs` that read and set this word.
 
 use super::{NodeWidth, Overcommit, SharedBlocks};
-use crate::{PAGE_SIZE, rmap::tree::lock::FileRmap};
+use crate::{PAGE_SIZE, PageCount, rmap::tree::lock::FileRmap};
 
 /// Policy on huge pages for private anonymous memory at the first access, like
 /// /sys/kernel/mm/transparent_hugepage/enabled. Only MADV_COLLAPSE collapses small pages into huge ones
@@ -84,6 +84,32 @@ settings! {
         /// Initial policy on committed memory (vm.overcommit_memory); see
         /// [`Engine::set_overcommit`](super::Engine::set_overcommit).
         pub overcommit: Overcommit,
+        /// Maximum number of pages in shared memory that can outlive every program: memfds, files whose pager
+        /// [reads zeroes](crate::file::Pager::reads_zeroes) (tmpfs), and segments of which only touched pages
+        /// are committed. All these files together have the limit. None by default.
+        ///
+        /// A write or an allocation beyond the limit fails with
+        /// [`NoSpace`](crate::file::FillError::NoSpace), and a fault raises SIGBUS, as in a tmpfs of Linux
+        /// that is full. The count is exact: each such page writes one shared cache line when it enters or
+        /// leaves a cache. Without a limit, the pages are not counted.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// # use freehold::{PAGE_SIZE, PageCount, engine::{Config, Engine}};
+        /// # use freehold::file::{FillError, Mapping};
+        /// # use freehold_machine::{Machine, MachineConfig};
+        /// # let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+        /// let config = Config::new().max_file_pages(Some(PageCount::new(2)));
+        /// let engine = Engine::new(machine, config).unwrap();
+        /// let file = Mapping::memfd(&engine, 8 * PAGE_SIZE).unwrap();
+        /// assert_eq!(file.write_at(PAGE_SIZE, &[1]), Ok(1));
+        /// assert_eq!(file.write_at(4 * PAGE_SIZE, &[1]), Ok(1));
+        /// assert_eq!(file.write_at(6 * PAGE_SIZE, &[1]), Err(FillError::NoSpace));
+        /// file.truncate(4 * PAGE_SIZE).unwrap();
+        /// assert_eq!(file.write_at(0, &[1]), Ok(1));
+        /// ```
+        pub max_file_pages: Option<PageCount>,
         /// Initial policy on huge pages of anonymous memory; see
         /// [`Engine::set_huge_pages`](super::Engine::set_huge_pages).
         pub huge_pages: HugePages,
@@ -116,6 +142,7 @@ impl Default for Config {
             mmap_min_addr: 65_536,
             stack_gap: 256 * PAGE_SIZE,
             overcommit: Overcommit::default(),
+            max_file_pages: None,
             huge_pages: HugePages::default(),
             blocks: Blocks::default(),
             shared_blocks: SharedBlocks::default(),

@@ -135,6 +135,7 @@ impl<P: Platform> Engine<P> {
             memory.clone(),
             Hugetlb::try_new(stats()?, stats()?)?,
             CommittedMemory::try_new(config.overcommit)?,
+            config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,
             config.shared_blocks,
             config.file_rmap,
             file_stats,

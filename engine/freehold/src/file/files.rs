@@ -29,6 +29,8 @@ pub struct Files<P: Platform> {
     pub(crate) hugetlb: Hugetlb<P>,
     /// Committed memory, of files and of private memory.
     pub(crate) committed: CommittedMemory<P>,
+    /// The pages of all files that commit their pages one by one, if their number is limited.
+    pub(crate) kept: Option<CommittedMemory<P>>,
     /// The sizes of [`SharedBlocks`], packed into one word. Read and written atomically, without a lock.
     shared_blocks: AtomicU64,
     /// Kind of lock that implements the i_mmap lock of each file.
@@ -72,12 +74,22 @@ impl<P: Platform> Files<P> {
         memory: Counted<Memory<P>>,
         hugetlb: Hugetlb<P>,
         committed: CommittedMemory<P>,
+        kept: Option<CommittedMemory<P>>,
         shared_blocks: SharedBlocks,
         file_rmap: FileRmap,
         lock_stats: Option<Counted<LockStats<P>>>,
     ) -> Self {
         let shared_blocks = AtomicU64::new(shared_blocks.word());
-        Files { list: FileList::new(), hugetlb, committed, shared_blocks, file_rmap, lock_stats, memory }
+        Files {
+            list: FileList::new(),
+            hugetlb,
+            committed,
+            kept,
+            shared_blocks,
+            file_rmap,
+            lock_stats,
+            memory,
+        }
     }
 
     /// Returns the platform.

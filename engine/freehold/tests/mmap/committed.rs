@@ -284,6 +284,40 @@ fn fault_on_shared_memory_beyond_the_limit_raises_sigbus() {
     });
 }
 
+/// `Config::max_file_pages` limits the pages of files that can outlive every program, under every policy on
+/// committed memory. Private memory, memory whose size is committed, and files with contents have no limit.
+#[test]
+fn pages_of_files_have_a_limit_of_their_own() {
+    let world = World::with(16 << 20, Config::new().max_file_pages(Some(PageCount::new(3))));
+    let engine = world.engine();
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    let shared = |file: &Counted<File<Machine>>| {
+        process.mmap(0, 8 * PAGE, RW, MapFlags::SHARED, Some(file), 0).unwrap()
+    };
+    let mut touch =
+        |at: u64, pages: u64| (0..pages).try_for_each(|n| process.store(&mut cpu, at + n * PAGE, 1u64));
+    let (one, other) = (memfd(&world, 8), memfd(&world, 8));
+    let (at, other_at) = (shared(&one), shared(&other));
+    touch(at, 2).unwrap();
+    touch(other_at, 1).unwrap();
+    let beyond = other_at + PAGE;
+    assert_eq!(touch(beyond, 1), Err(FaultError::Bus { addr: beyond }));
+    assert_eq!(other.mapping().write_at(7 * PAGE, &[1]), Err(FillError::NoSpace));
+    touch(process.mmap(0, 8 * PAGE, RW, ANON, None, 0).unwrap(), 8).unwrap();
+    touch(process.mmap(0, 8 * PAGE, RW, SHARED, None, 0).unwrap(), 8).unwrap();
+    let stored = Mapping::new(engine, Disk, 8 * PAGE, true).unwrap();
+    assert_eq!(stored.read_at(0, &mut [0; 5 * PAGE as usize]), Ok(5 * PAGE as usize));
+    // Each way by which a page leaves a file makes room for another page.
+    process.madvise(at, PAGE, Advice::Remove).unwrap();
+    touch(beyond, 1).unwrap();
+    one.mapping().truncate(0).unwrap();
+    touch(beyond + PAGE, 1).unwrap();
+    process.munmap(other_at, 8 * PAGE).unwrap();
+    drop(other);
+    touch(shared(&memfd(&world, 8)), 3).unwrap();
+}
+
 /// Tasks on several CPUs map and unmap concurrently. The limit is exact: committed memory never exceeds it,
 /// and a request that fits is not refused.
 #[test]
