@@ -14,7 +14,7 @@ use crate::files::attributes::Condition;
 use crate::files::node::node_of;
 use crate::files::tree::{Kind, Node};
 use crate::platform::user;
-use crate::sched::current;
+use crate::sched::{charge, current};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
@@ -100,7 +100,7 @@ fn set(target: Target, frame: &Frame) -> Answer {
         return Err(E2BIG);
     }
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes as usize).map_err(|_| Errno::ENOMEM)?;
+    charge::reserve(&mut copy, bytes as usize)?;
     copy.resize(bytes as usize, 0);
     user::copy_in(value, &mut copy)?;
     let node = node(target, &name, true)?;

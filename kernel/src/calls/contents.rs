@@ -13,10 +13,17 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::descriptors::{MAX_TRANSFER, file, seekable};
 use crate::calls::files::{HERE, find};
 use crate::errno;
-use crate::files::{CHARACTER, buffer::UserBuffer, node::node_of, open::Open, tree::Kind};
+use crate::files::{
+    CHARACTER,
+    buffer::UserBuffer,
+    node::node_of,
+    open::Open,
+    tree::{Kind, Node},
+};
 use crate::platform::{Machine, user::UserPtr};
 use crate::process::renew;
 use crate::sched::checkpoint;
+use alloc::sync::Arc;
 use core::ops::Range;
 use freehold::counted::Counted;
 use freehold::error::Errno;
@@ -87,7 +94,7 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     if offset >= size {
         return Err(BEYOND);
     }
-    let is_archived = node_of(&*open.file).is_some_and(|node| node.is_archived);
+    let is_archived = node_of(&*open.file).is_some_and(|node| node.archived_bytes.is_some());
     let Some(mapping) = open.file.mapping().filter(|_| !is_archived) else {
         return Ok(if data { offset } else { size });
     };
@@ -132,7 +139,7 @@ fn truncate(frame: &mut Frame) -> Answer {
     match &node.kind {
         Kind::Regular(mapping) => {
             let _changing = node.changing.lock()?;
-            set_size(mapping, size)?;
+            set_size(mapping, Some(&node), size)?;
         }
         Kind::Directory(_) | Kind::Listing(_) => return Err(errno::EISDIR),
         _ => return Err(Errno::EINVAL),
@@ -146,19 +153,21 @@ fn ftruncate(frame: &mut Frame) -> Answer {
     let open = file(descriptor)?;
     let mapping = open.file.mapping().filter(|_| open.may_write()).ok_or(Errno::EINVAL)?;
     let _changing = open.hold_contents()?;
-    set_size(mapping, size)?;
+    set_size(mapping, node_of(&*open.file), size)?;
     node_of(&*open.file).inspect(|node| node.touch());
     Ok(0)
 }
 
-/// Sets the size of a file, within the process's limit. The caller holds the lock of the contents.
-fn set_size(mapping: &Counted<Mapping<Machine>>, size: u64) -> Result<(), Errno> {
+/// Sets the size of a file, within the process's limit. `node` is the file's node, if it has one. The caller
+/// holds the lock of the contents.
+fn set_size(mapping: &Counted<Mapping<Machine>>, node: Option<&Arc<Node>>, size: u64) -> Result<(), Errno> {
     if size > i64::MAX as u64 {
         return Err(Errno::EINVAL);
     }
     if size > mapping.size() {
         renew::file_room(size - 1)?;
     }
+    node.map_or(Ok(()), |node| node.admit_size(size))?;
     mapping.truncate(size).map_err(|error| error.errno())
 }
 
@@ -181,6 +190,7 @@ fn fallocate(frame: &mut Frame) -> Answer {
     let _changing = open.hold_contents()?;
     if end > mapping.size() && mode == 0 {
         renew::file_room(end - 1)?;
+        node_of(&*open.file).map_or(Ok(()), |node| node.admit_size(end))?;
     }
     match mode & !FALLOC_FL_KEEP_SIZE {
         0 => allocate(mapping, offset, end, keeps)?,

@@ -379,7 +379,13 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
     let (reader, writer) = pipe::new();
     let (close, keep) = (flags & O_CLOEXEC != 0, flags & O_NONBLOCK);
     let reader = files.add(Open::new(Arc::new(reader), O_RDONLY | keep, b"pipe:"), 0, close)?;
-    let writer = files.add(Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:"), 0, close)?;
+    let writer = match files.add(Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:"), 0, close) {
+        Ok(writer) => writer,
+        Err(error) => {
+            files.close(reader)?;
+            return Err(error);
+        }
+    };
     UserPtr::<[u32; 2]>::new(out).write(&[reader as u32, writer as u32])?;
     Ok(0)
 }

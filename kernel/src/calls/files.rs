@@ -143,6 +143,7 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
             if flags & O_TRUNC != 0 && writes {
                 let _changing = node.changing.lock()?;
                 mapping.truncate(0).map_err(|error| error.errno())?;
+                node.admit_size(0)?;
                 node.touch();
             }
             Ok(Arc::new(NodeFile::new(node.clone())))

@@ -170,7 +170,7 @@ fn setpgid(frame: &mut Frame) -> Answer {
     let group = if group as u32 == 0 { process.pid } else { group as u32 };
     let exists =
         |other: &Arc<Process>| other.group.load(Relaxed) == group && other.session.load(Relaxed) == session;
-    if group != process.pid && !process::all().iter().any(exists) {
+    if group != process.pid && !process::all().any(|other| exists(&other)) {
         return Err(Errno::EPERM);
     }
     process.group.store(group, Relaxed);
@@ -184,7 +184,7 @@ fn getpgid(frame: &mut Frame) -> Answer {
 
 fn setsid(_: &mut Frame) -> Answer {
     let here = current().process();
-    if process::all().iter().any(|other| other.group.load(Relaxed) == here.pid) {
+    if process::all().any(|other| other.group.load(Relaxed) == here.pid) {
         return Err(Errno::EPERM);
     }
     here.session.store(here.pid, Relaxed);

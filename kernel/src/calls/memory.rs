@@ -17,6 +17,7 @@ use crate::errno;
 use crate::files::open::Open;
 use crate::memory::tlb;
 use crate::platform::{self, Machine, Space, user};
+use crate::process::shortage::{self, Need};
 use crate::process::{self, Process, exit};
 use crate::sched::{checkpoint, current};
 use alloc::vec::Vec;
@@ -187,21 +188,24 @@ fn msync(frame: &mut Frame) -> Answer {
 
 fn mlock(frame: &mut Frame) -> Answer {
     let [at, len, ..] = frame.args();
-    locked(current().space().mlock(at, len))
+    locked(|| current().space().mlock(at, len))
 }
 
 fn mlock2(frame: &mut Frame) -> Answer {
     let [at, len, flags, ..] = frame.args();
     let flags = LockFlags::from_bits_retain(flags as _);
-    locked(current().space().mlock2(at, len, flags))
+    locked(|| current().space().mlock2(at, len, flags))
 }
 
-/// Returns the answer of mlock or mlock2. If memory for a locked page has run out, ends the process, as a
-/// page fault would. If the call returned an error instead, the program might retry for ever.
-fn locked(done: Result<(), MlockError>) -> Answer {
-    match done {
-        Err(MlockError::OutOfFrames) => exit::out_of_memory(),
-        done => done.map(|()| 0).map_err(|error| error.errno()),
+/// Performs mlock or mlock2. If memory for a locked page has run out, ends the largest process, as a page fault
+/// would. If the call returned an error instead, the program might retry for ever.
+fn locked(lock: impl Fn() -> Result<(), MlockError>) -> Answer {
+    loop {
+        match lock() {
+            Err(MlockError::OutOfFrames) if shortage::relieve(Need::Must) => {}
+            Err(MlockError::OutOfFrames) => exit::out_of_memory(),
+            done => return done.map(|()| 0).map_err(|error| error.errno()),
+        }
     }
 }
 

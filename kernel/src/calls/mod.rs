@@ -44,6 +44,8 @@ mod usage;
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::report::{report, say};
 use crate::arch::{clock, irq_off};
+use crate::memory::frames::{self, Supply};
+use crate::process::shortage::{self, Need};
 use crate::process::{thread, trace};
 use crate::sched::current;
 use crate::{errno, options, record};
@@ -124,10 +126,30 @@ fn answer(frame: &mut Frame, call: Call) -> UserAddr {
 fn perform(frame: &mut Frame, call: Call) {
     // Keeps the call's number, which `process/signal/restart.rs` needs after rax has the answer.
     frame.error = frame.rax;
-    match call(frame) {
-        Ok(value) => frame.rax = value,
-        Err(error) => frame.rax = -i64::from(error.0) as u64,
+    frame.rax = with_memory(frame, call).unwrap_or_else(|error| -i64::from(error.0) as u64);
+}
+
+/// Performs a call as soon as the kernel has memory for it. If the call fails for want of memory, and another
+/// process has more memory than the caller's, that process ends and the call is repeated. A call that fails with
+/// ENOMEM has done nothing, or only what the repeated call does again.
+#[inline(always)]
+fn with_memory(frame: &mut Frame, call: Call) -> Answer {
+    if frames::supply() == Supply::Desperate {
+        shortage::before_call();
     }
+    let number = frame.rax;
+    loop {
+        match call(frame) {
+            Err(Errno::ENOMEM) if wants_memory() => frame.rax = number,
+            answer => return answer,
+        }
+    }
+}
+
+/// Returns true if the calling thread was refused memory and should now try again.
+#[cold]
+fn wants_memory() -> bool {
+    current().wants_memory.get() && shortage::relieve(Need::May)
 }
 
 /// Performs a call while an option or a tracer observes calls.
@@ -163,7 +185,7 @@ fn stopped(frame: &mut Frame) -> UserAddr {
     if number as i32 != -1 {
         let call = if number < COUNT { TABLE[number] } else { unknown };
         frame.rax = number as u64;
-        frame.rax = call(frame).unwrap_or_else(|error| -i64::from(error.0) as u64);
+        frame.rax = with_memory(frame, call).unwrap_or_else(|error| -i64::from(error.0) as u64);
     }
     if trace::watches_calls() {
         trace::stop_at_call(frame, trace::CALL_EXIT);

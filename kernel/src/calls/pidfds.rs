@@ -3,7 +3,7 @@
 //! process, so a call that needs a live process checks that the process lives. The programs `processes.c` and
 //! `corners.c` test the calls.
 
-use crate::arch::frame::Frame;
+use crate::arch::{frame::Frame, preempt::preempt_point};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::{descriptors::file, signals};
 use crate::files::open::Open;
@@ -12,7 +12,6 @@ use crate::process::{self, Process};
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -100,9 +99,13 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
         }
         TO_GROUP => {
             let is_member = |other: &Arc<Process>| other.group.load(Relaxed) == process.pid;
-            let members: Vec<_> = process::all().into_iter().filter(is_member).collect();
-            members.first().ok_or(Errno::ESRCH)?;
-            members.iter().try_for_each(|member| signals::send_with(member, None, signal, info))?;
+            let mut answer = Err(Errno::ESRCH);
+            for member in process::all().filter(is_member) {
+                preempt_point();
+                signals::send_with(&member, None, signal, info)?;
+                answer = Ok(());
+            }
+            answer?;
         }
         _ => signals::send_with(&process, None, signal, info)?,
     }

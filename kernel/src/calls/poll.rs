@@ -12,7 +12,7 @@ use crate::files::{epoll::Epoll, epoll::Looked, node::node_of, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::process::{signal, signal::restart::deadline_after};
 use crate::sched::wait::{self, Key, Sleep, Woken};
-use crate::sched::{checkpoint, current};
+use crate::sched::{charge, checkpoint, current};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use freehold::error::Errno;
@@ -52,8 +52,9 @@ impl<R> Look<R> {
     ///
     /// # Errors
     ///
-    /// EINTR if the calling thread has to end.
+    /// ENOMEM; EINTR if the calling thread has to end.
     fn ask(&mut self, open: &Open) -> Result<u32, Errno> {
+        charge::reserve(&mut self.keys, 1)?;
         self.keys.extend(open.file.ready_key());
         self.again = self.again.min(open.file.ready_at());
         self.looked.ready(open)
@@ -68,11 +69,16 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
         if first.found.is_some() || clock::now_ns() >= deadline {
             return Ok(first.found);
         }
-        let enqueue = |key: &Key| {
+        let mut waiting = Vec::new();
+        charge::reserve(&mut waiting, first.keys.len().max(1))?;
+        for key in &first.keys {
             preempt_point();
-            wait::enqueue(*key, u32::MAX)
-        };
-        let mut waiting: Vec<_> = first.keys.iter().map(enqueue).collect();
+            if let Err(error) = charge::admit() {
+                wait::cancel_all(&waiting);
+                return Err(error);
+            }
+            waiting.push(wait::enqueue(*key, u32::MAX));
+        }
         if waiting.is_empty() {
             waiting.push(wait::enqueue(Key::kernel(&raw const deadline as u64), u32::MAX));
         }
@@ -205,13 +211,17 @@ fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
         return Err(Errno::EINVAL);
     }
     let count = (count as u32 as usize).min(current().process().files.room());
-    let empty = || [(); 3].map(|()| alloc::vec![0; count.div_ceil(64) * 8]);
-    let mut asked: Sets = empty();
+    let set = || charge::filled(0, count.div_ceil(64) * 8);
+    let empty = || -> Result<Sets, Errno> { Ok([set()?, set()?, set()?]) };
+    let mut asked = empty()?;
     for (at, set) in at.iter().zip(&mut asked).filter(|(at, _)| **at != 0) {
         user::copy_in(*at, set)?;
     }
-    let found = wait_for(deadline, || look_select(count, &asked, empty()))?;
-    let (ready, sets) = found.unwrap_or_else(|| (0, empty()));
+    let found = wait_for(deadline, || look_select(count, &asked, empty()?))?;
+    let (ready, sets) = match found {
+        Some(found) => found,
+        None => (0, empty()?),
+    };
     for (at, set) in at.iter().zip(&sets).filter(|(at, _)| **at != 0) {
         user::copy_out(*at, set)?;
     }

@@ -23,7 +23,7 @@ use crate::process::{
     status::Status,
     trace::{self, EVENT_EXIT},
 };
-use crate::sched::{checkpoint, current, scheduler, wait};
+use crate::sched::{charge, checkpoint, current, scheduler, wait};
 use crate::{errno, record};
 use alloc::format;
 use alloc::sync::Arc;
@@ -223,6 +223,8 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
         if place == 0 {
             return Ok(strings);
         }
+        charge::admit()?;
+        charge::reserve(&mut strings, 1)?;
         let text = user::read_string(place, exec::MAX_ARGUMENT.min(*room))?.ok_or(errno::E2BIG)?;
         *room = room.checked_sub(text.len() + 9).ok_or(errno::E2BIG)?;
         strings.push(text);

@@ -10,7 +10,6 @@ use crate::platform::user::{self, UserPtr};
 use crate::process::{self, Process};
 use crate::sched::{Thread, current, scheduler};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -83,25 +82,27 @@ fn getparam(frame: &mut Frame) -> Answer {
 }
 
 /// Returns the processes that the first two arguments of getpriority and setpriority select.
-fn meant(which: u64, who: u64) -> Result<Vec<Arc<Process>>, Errno> {
+fn meant(which: u64, who: u64) -> Result<impl Iterator<Item = Arc<Process>>, Errno> {
     let who = who as u32;
     let here = current().process();
-    let found: Vec<_> = match which as u32 {
-        PRIO_PROCESS => alloc::vec![of(who)?],
-        PRIO_PGRP => {
-            let group = if who == 0 { here.group.load(Relaxed) } else { who };
-            process::all().into_iter().filter(|process| process.group.load(Relaxed) == group).collect()
-        }
+    let (one, group) = match which as u32 {
+        PRIO_PROCESS => (Some(of(who)?.pid), None),
+        PRIO_PGRP => (None, Some(if who == 0 { here.group.load(Relaxed) } else { who })),
         // All processes belong to the one user.
-        PRIO_USER => process::all(),
+        PRIO_USER => (None, None),
         _ => return Err(Errno::EINVAL),
     };
-    if found.is_empty() { Err(Errno::ESRCH) } else { Ok(found) }
+    let mut found = process::all().filter(move |process| {
+        one.is_none_or(|pid| process.pid == pid)
+            && group.is_none_or(|group| process.group.load(Relaxed) == group)
+    });
+    let first = found.next().ok_or(Errno::ESRCH)?;
+    Ok(core::iter::once(first).chain(found))
 }
 
 fn getpriority(frame: &mut Frame) -> Answer {
     let [which, who, ..] = frame.args();
-    let nice = meant(which, who)?.iter().map(|process| process.nice.load(Relaxed)).min();
+    let nice = meant(which, who)?.map(|process| process.nice.load(Relaxed)).min();
     // The call answers 20 minus the nice value, 1 to 40, so that no answer looks like an error. The C library
     // converts the answer back.
     Ok(u64::from(40 - nice.unwrap_or(20)))
@@ -110,7 +111,7 @@ fn getpriority(frame: &mut Frame) -> Answer {
 fn setpriority(frame: &mut Frame) -> Answer {
     let [which, who, nice, ..] = frame.args();
     let nice = ((nice as i32).clamp(-20, 19) + 20) as u32;
-    meant(which, who)?.iter().for_each(|process| process.nice.store(nice, Relaxed));
+    meant(which, who)?.for_each(|process| process.nice.store(nice, Relaxed));
     Ok(0)
 }
 

@@ -10,12 +10,15 @@ use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::memory::reading_executes;
 use crate::files::pages::allocated;
+use crate::platform::engine::most_file_pages;
 use crate::platform::{engine, user::UserPtr};
 use crate::process::segments::{
     ALL, PLACES, PRIVATE, Shm, change, find, forget, last_index, new_id, seconds,
 };
 use crate::process::settings;
+use crate::sched::charge::{self, Charge};
 use crate::sched::current;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
@@ -63,6 +66,7 @@ fn shmget(frame: &mut Frame) -> Answer {
     if ALL.lock().len() as u64 >= limits.most_segments.load(Relaxed) {
         return Err(Errno::ENOSPC);
     }
+    charge::admit()?;
     let memory = match flags & HUGE != 0 {
         false => match flags & NORESERVE == 0 {
             true => file::Segment::new(engine(), key, bytes),
@@ -86,13 +90,21 @@ fn shmget(frame: &mut Frame) -> Answer {
         memory,
         key,
         bytes,
+        reserved: if flags & (HUGE | NORESERVE) == 0 { bytes } else { 0 },
         mode: flags & 0o777,
         owner: [user, group],
         maker: [user, group],
         pids: [pid, 0],
         times: [0, 0, seconds()],
+        _charge: Arc::new(Charge::new(size_of::<Shm>() + 512)),
     };
     let mut all = ALL.lock();
+    // The engine counts the touched pages of the other segments.
+    let reserved = all.values().fold(shm.reserved, |sum, other| sum.saturating_add(other.reserved));
+    if reserved > most_file_pages() * PAGE_SIZE {
+        drop(all);
+        return Err(Errno::ENOMEM);
+    }
     let id = new_id(&all);
     all.insert(id, shm);
     Ok(id.into())

@@ -12,7 +12,6 @@ use crate::process::{self, Process, itimers, ring};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{Thread, current};
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -215,12 +214,15 @@ fn kill(frame: &mut Frame) -> Answer {
         Some(group) => process.group.load(Relaxed) == group,
         None => process.pid != 1 && process.pid != here.pid,
     };
-    let meant: Vec<_> = process::all().into_iter().filter(is_meant).collect();
-    let results: Vec<_> = meant.iter().map(|process| send(process, None, info)).collect();
-    match results.iter().find(|result| result.is_ok()) {
-        Some(_) => Ok(0),
-        None => Err(results.first().map_or(Errno::ESRCH, |_| Errno::EPERM)),
+    let mut answer = Err(Errno::ESRCH);
+    for process in process::all().filter(is_meant) {
+        preempt_point();
+        match send(&process, None, info) {
+            Ok(()) => answer = Ok(0),
+            Err(_) => answer = answer.or(Err(Errno::EPERM)),
+        }
     }
+    answer
 }
 
 /// Returns the thread `tid` and its process. If `pid` is given, the thread must belong to that process.

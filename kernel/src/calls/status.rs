@@ -10,7 +10,8 @@ use crate::calls::files::{HERE, directory, find, path};
 use crate::calls::time;
 use crate::files::tree::{Kind, Node};
 use crate::files::{Stat, node::node_of};
-use crate::memory::{self, frames};
+use crate::memory::frames;
+use crate::platform::engine::most_file_pages;
 use crate::platform::user::UserPtr;
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -120,9 +121,10 @@ const TMPFS: u64 = 0x0102_1994;
 const PROC: u64 = 0x9fa0;
 const HUGETLBFS: u64 = 0x9584_58f6;
 
-/// Writes the `struct statfs` of a file system of this kind. Files may use all memory.
+/// Writes the `struct statfs` of a file system of this kind.
 fn put_statfs(kind: u64, out: u64) -> Answer {
-    let (all, free) = (memory::total_bytes() / PAGE_SIZE, frames::free_count());
+    let all = most_file_pages();
+    let free = all.min(frames::free_count());
     let block = if kind == HUGETLBFS { HugePageSize::Mib2.bytes() } else { PAGE_SIZE };
     let words = [kind, block, all, free, free, all, free, 0, 255, 4096, 0, 0, 0, 0, 0];
     UserPtr::<[u64; 15]>::new(out).write(&words)?;

@@ -130,9 +130,12 @@ fn create(frame: &mut Frame) -> Answer {
     let id = process
         .timers
         .lock()
-        .create((process.pid, ring), clock, |id| notify.unwrap_or_else(|| by_default(id)));
-    UserPtr::<u32>::new(out).write(&id)?;
-    Ok(0)
+        .create((process.pid, ring), clock, |id| notify.unwrap_or_else(|| by_default(id)))?;
+    UserPtr::<u32>::new(out).write(&id).map(|()| 0).inspect_err(|_| {
+        // The timer was never armed.
+        let gone = process.timers.lock().delete(id);
+        drop(gone);
+    })
 }
 
 /// Returns the timer with this number. Fails with EINVAL if there is none.

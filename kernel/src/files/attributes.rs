@@ -6,6 +6,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
+use crate::sched::charge::{self, Charge};
 use alloc::vec::Vec;
 use freehold::error::Errno;
 
@@ -28,6 +29,7 @@ pub enum Condition {
 struct Attribute {
     name: Vec<u8>,
     value: Vec<u8>,
+    _charge: Charge,
 }
 
 impl Attribute {
@@ -48,7 +50,7 @@ pub struct Attributes(SpinLock<Vec<Attribute>>);
 /// ENOMEM.
 fn copy(bytes: &[u8]) -> Result<Vec<u8>, Errno> {
     let mut copy = Vec::new();
-    copy.try_reserve_exact(bytes.len()).map_err(|_| Errno::ENOMEM)?;
+    charge::reserve(&mut copy, bytes.len())?;
     copy.extend_from_slice(bytes);
     Ok(copy)
 }
@@ -60,7 +62,9 @@ impl Attributes {
     ///
     /// EEXIST or ENODATA if the condition does not hold; ENOSPC if the node has too many attributes; ENOMEM.
     pub fn set(&self, name: &[u8], value: &[u8], condition: Condition) -> Result<(), Errno> {
-        let new = Attribute { name: copy(name)?, value: copy(value)? };
+        charge::admit_to_files()?;
+        let charge = Charge::of_files(size_of::<Attribute>() + name.len() + value.len());
+        let new = Attribute { name: copy(name)?, value: copy(value)?, _charge: charge };
         let mut all = self.0.lock();
         let at = all.iter().position(|attribute| attribute.name == name);
         match (at, condition) {
@@ -76,7 +80,7 @@ impl Attributes {
         match at {
             Some(at) => all[at] = new,
             None => {
-                all.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+                charge::reserve(&mut all, 1)?;
                 all.push(new);
             }
         }
@@ -115,7 +119,7 @@ impl Attributes {
         let all = self.0.lock();
         let mut names = Vec::new();
         let bytes = all.iter().map(|attribute| attribute.name.len() + 1).sum();
-        names.try_reserve_exact(bytes).map_err(|_| Errno::ENOMEM)?;
+        charge::reserve(&mut names, bytes)?;
         for attribute in all.iter() {
             names.extend_from_slice(&attribute.name);
             names.push(0);

@@ -21,6 +21,7 @@
 use crate::arch::lock::SpinLock;
 use crate::errno;
 use crate::files::{File, NO_INODE, READABLE, Stat, open::Open};
+use crate::sched::charge::{self, Charge};
 use crate::sched::checkpoint;
 use crate::sched::mutex::Mutex;
 use crate::sched::wait::{self, Key};
@@ -43,7 +44,11 @@ struct Interest {
     told: (u32, u64),
     /// True if EPOLLONESHOT is set and an event was reported.
     is_over: bool,
+    _charge: Charge,
 }
+
+/// Bytes of kernel memory for a file of a set: the element of the set, and that of the file's list.
+const COST: usize = 2 * (size_of::<Place>() + size_of::<Interest>());
 
 /// The place of a file in a set: the descriptor and the address of the open file. The address is necessary
 /// because the descriptor of a closed file may be in use again.
@@ -84,13 +89,14 @@ impl Looked {
     ///
     /// # Errors
     ///
-    /// EINTR if the calling thread has to end.
+    /// ENOMEM; EINTR if the calling thread has to end.
     pub fn ready(&mut self, open: &Open) -> Result<u32, Errno> {
         let Some(epoll) = Epoll::of(open) else { return Ok(open.ready()) };
         let at = core::ptr::from_ref(epoll) as usize;
         let is_ready = match self.0.get(&at) {
             Some(known) => *known,
             None => {
+                charge::admit()?;
                 let is_ready = epoll.is_ready(self)?;
                 self.0.insert(at, is_ready);
                 is_ready
@@ -125,7 +131,8 @@ impl Epoll {
     /// # Errors
     ///
     /// EEXIST if the set contains the file; ELOOP if epolls would form a cycle or a chain that is too long;
-    /// EINVAL if too many chains of epolls would lead from a file; EINTR if the calling thread has to end.
+    /// EINVAL if too many chains of epolls would lead from a file; ENOMEM; EINTR if the calling thread has to
+    /// end.
     pub fn add(
         set: &Arc<Open>,
         descriptor: u64,
@@ -135,8 +142,15 @@ impl Epoll {
     ) -> Result<(), Errno> {
         let epoll = Self::of(set).ok_or(Errno::EINVAL)?;
         let place = Self::place(descriptor, open);
-        let interest =
-            Interest { open: Arc::downgrade(open), events, data, told: (0, u64::MAX), is_over: false };
+        charge::admit()?;
+        let interest = Interest {
+            open: Arc::downgrade(open),
+            events,
+            data,
+            told: (0, u64::MAX),
+            is_over: false,
+            _charge: Charge::new(COST),
+        };
         if Self::of(open).is_none() && !is_watched(set) {
             return epoll.insert(set, open, place, interest);
         }
@@ -167,12 +181,17 @@ impl Epoll {
         if interests.get(&place).is_some_and(|interest| interest.open.strong_count() > 0) {
             return Err(Errno::EEXIST);
         }
-        interests.insert(place, interest);
-        drop(interests);
         let mut watchers = open.watchers.lock();
-        watchers.retain(|other| other.strong_count() > 0);
+        // Closed epolls are removed only when the list has to grow, so that an addition costs the same for any
+        // number of watchers.
+        if watchers.len() == watchers.capacity() {
+            watchers.retain(|other| other.strong_count() > 0);
+        }
+        charge::reserve(&mut watchers, 1)?;
         watchers.push(Arc::downgrade(set));
         drop(watchers);
+        interests.insert(place, interest);
+        drop(interests);
         wait::wake(self.key(), usize::MAX);
         Ok(())
     }
@@ -251,6 +270,7 @@ impl Epoll {
         let (mut told, mut again, mut looked) = (Vec::new(), u64::MAX, Looked::default());
         keys.push(self.key());
         self.each_file(|place, open| {
+            charge::reserve(keys, 1)?;
             keys.extend(open.file.ready_key());
             again = again.min(open.file.ready_at());
             // No lock is held while the file's readiness is computed.
@@ -259,6 +279,7 @@ impl Epoll {
             if let Some(interest) = interests.get_mut(&place)
                 && let Some(events) = interest.tell(ready, changes)
             {
+                charge::reserve(&mut told, 1)?;
                 told.push((events, interest.data));
             }
             Ok(told.len() < most)
@@ -304,6 +325,7 @@ fn nested(first: &Arc<Open>, files: &mut Opens) -> Result<usize, Errno> {
                 Some(epoll) => {
                     has_epoll = true;
                     epoll.each_file(|_, below| {
+                        charge::admit()?;
                         next.insert(address(&below), below);
                         Ok(true)
                     })?;
@@ -331,6 +353,7 @@ fn levels_above(last: &Arc<Open>, end: &Arc<Open>) -> Result<(usize, bool), Errn
         let mut next = Opens::new();
         for open in layer.values() {
             each_watcher(open, |watcher| {
+                charge::admit()?;
                 next.insert(address(watcher), watcher.clone());
                 Ok(())
             })?;

@@ -11,7 +11,8 @@
 
 use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::errno;
-use crate::files::tree::{self, Kind, Node};
+use crate::files::tree::{self, Kind, Named, Node};
+use crate::sched::charge;
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -23,7 +24,7 @@ use freehold::hugetlb::HugePageSize;
 static CHANGES: SpinLock<()> = SpinLock::new(());
 
 /// The entries of a directory, by name.
-type Entries = SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>;
+type Entries = SpinLock<BTreeMap<Vec<u8>, Named>>;
 
 /// Returns the entries of a directory whose names may be changed.
 fn entries(directory: &Node) -> Result<&Entries, Errno> {
@@ -169,8 +170,9 @@ pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
 ///
 /// # Errors
 ///
-/// ENOTDIR if the node is no directory, EBUSY if it is the root.
+/// ENOTDIR if the node is no directory, EBUSY if it is the root; ENOMEM.
 pub fn mount(directory: &Arc<Node>, kind: &'static str, huge: Option<HugePageSize>) -> Result<(), Errno> {
+    charge::admit()?;
     let _guard = CHANGES.lock();
     let up = directory.parent.lock().upgrade().ok_or(Errno::EBUSY)?;
     entries(directory)?;
@@ -228,7 +230,7 @@ fn is_used(directory: &Arc<Node>) -> bool {
             return true;
         }
         let Kind::Directory(entries) = &node.kind else { continue };
-        for below in entries.lock().values() {
+        for Named { node: below, .. } in entries.lock().values() {
             if below.is_directory() {
                 rest.push(below.clone());
             } else if Arc::strong_count(below) > below.links.load(Relaxed) as usize {
@@ -244,7 +246,7 @@ fn is_used(directory: &Arc<Node>) -> bool {
 
 /// Makes a name refer to a node. The caller holds [`CHANGES`].
 fn set_name(entries: &Entries, (directory, name): (&Arc<Node>, &[u8]), node: &Arc<Node>) {
-    let before = entries.lock().insert(name.to_vec(), node.clone());
+    let before = entries.lock().insert(name.to_vec(), Named::new(name, node.clone()));
     *node.parent.lock() = Arc::downgrade(directory);
     *node.name.lock() = name.to_vec();
     // `before` is not the last reference to the old node, because the caller has another one.

@@ -55,6 +55,7 @@ impl File for NodeFile {
 
     fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let mapping = self.0.mapping().ok_or(errno::EISDIR)?;
+        self.0.admit_size(mapping.size().max(at.saturating_add(from.len() as u64)))?;
         let (mut part, mut done) = ([0; 2048], 0);
         while from.len() > 0 {
             let bytes = match from.get(&mut part) {
@@ -109,7 +110,8 @@ impl File for NodeFile {
                     let entries = entries.lock();
                     let next = (last.next + 1..).zip(entries.range::<[u8], _>((after, Unbounded)));
                     let kind = |node: &Node| (node.mode.load(Relaxed) >> 12) as u8;
-                    let next = next.map(|(next, (name, node))| entry(node.inode, next, name, kind(node)));
+                    let next = next
+                        .map(|(next, (name, named))| entry(named.node.inode, next, name, kind(&named.node)));
                     next.take(PART).collect()
                 }
                 Kind::Listing(listing) => {
@@ -148,7 +150,8 @@ impl NodeFile {
     /// Returns how many of the next `room` bytes are in an absent page that reads as zeroes; 0 if the page is
     /// present. A read of these bytes need not allocate the page.
     fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
-        let is_other = self.0.is_archived || mapping.huge_page_size().is_some() || mapping.is_secret();
+        let is_other =
+            self.0.archived_bytes.is_some() || mapping.huge_page_size().is_some() || mapping.is_secret();
         if is_other || mapping.has_page(page_at(at)) {
             return 0;
         }

@@ -10,6 +10,7 @@ use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::errno;
 use crate::files::{FAILED, File, buffer::UserBuffer};
 use crate::platform::Machine;
+use crate::sched::charge::Charge;
 use crate::sched::mutex::{Mutex, MutexGuard};
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -40,7 +41,12 @@ pub struct Open {
     /// The epolls that watch the file, one element for each descriptor in a set. Some of them may be closed.
     /// `files/epoll.rs` changes the list.
     pub(super) watchers: SpinLock<Vec<Weak<Open>>>,
+    _charge: Charge,
 }
+
+/// Bytes of kernel memory for an open file without its name: the open file, the file, and what the file has
+/// for itself, such as a pipe without bytes.
+const COST: usize = size_of::<Open>() + 256;
 
 impl Open {
     /// Makes an open file at position 0. `flags` are those of `open`.
@@ -53,6 +59,7 @@ impl Open {
             name: name.to_vec(),
             mapped: SpinLock::new(None),
             watchers: SpinLock::new(Vec::new()),
+            _charge: Charge::new(COST + name.len()),
         })
     }
 

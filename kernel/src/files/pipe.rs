@@ -13,6 +13,7 @@ use crate::arch::lock::SpinLock;
 use crate::errno;
 use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE, buffer::UserBuffer, tree};
 use crate::platform::user::UserPtr;
+use crate::sched::charge::{self, Charge};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{current, mutex::Mutex};
 use alloc::collections::VecDeque;
@@ -57,12 +58,30 @@ struct State {
     room: usize,
     /// Number of times that bytes were added, and number of times that bytes were removed.
     changes: [u64; 2],
+    /// The charge for the capacity of `bytes`.
+    charge: Charge,
 }
 
 impl State {
     /// Returns true if this many bytes fit into the pipe.
     fn has_room(&self, bytes: usize) -> bool {
         self.room.saturating_sub(self.bytes.len()) >= bytes
+    }
+
+    /// Adds bytes to the pipe, whose room the caller has checked.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM. The pipe is then unchanged.
+    fn add(&mut self, part: &[u8]) -> Result<(), Errno> {
+        if self.bytes.capacity() - self.bytes.len() < part.len() {
+            charge::admit()?;
+            self.bytes.try_reserve(part.len()).map_err(|_| Errno::ENOMEM)?;
+            self.charge.set(self.bytes.capacity());
+        }
+        self.bytes.extend(part);
+        self.changes[0] += 1;
+        Ok(())
     }
 }
 
@@ -111,8 +130,14 @@ impl Writer {
 impl Pipe {
     /// Makes a pipe without ends.
     pub fn new() -> Arc<Self> {
-        let state =
-            State { bytes: VecDeque::new(), open: [0; 2], opened: [0; 2], room: ROOM, changes: [0; 2] };
+        let state = State {
+            bytes: VecDeque::new(),
+            open: [0; 2],
+            opened: [0; 2],
+            room: ROOM,
+            changes: [0; 2],
+            charge: Charge::new(0),
+        };
         Arc::new(Pipe { inode: tree::new_inode(), state: SpinLock::new(state), reading: Mutex::new() })
     }
 
@@ -300,8 +325,10 @@ impl File for Writer {
                 bytes => bytes?,
             };
             let mut state = self.0.state.lock();
-            state.bytes.extend(&part[..bytes]);
-            state.changes[0] += 1;
+            match state.add(&part[..bytes]) {
+                Err(_) if done > 0 => return Ok(done),
+                added => added?,
+            }
             drop(state);
             done += bytes;
             wait::wake(self.0.key(), usize::MAX);

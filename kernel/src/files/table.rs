@@ -14,6 +14,7 @@ use crate::arch::lock::SpinLock;
 use crate::arch::preempt::preempt_point;
 use crate::errno;
 use crate::files::open::Open;
+use crate::sched::charge::{self, Charge};
 use crate::sched::checkpoint;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -34,9 +35,16 @@ struct Block {
     used: u64,
     /// The descriptors with the flag FD_CLOEXEC, one bit each. A subset of `used`.
     close_on_exec: u64,
+    /// The charge for the block and its open files' places.
+    _charge: Option<Charge>,
 }
 
 impl Block {
+    /// Charges the calling thread's process for a block.
+    fn charge() -> Option<Charge> {
+        Some(Charge::new(size_of::<Block>() + BLOCK * size_of::<Option<Arc<Open>>>()))
+    }
+
     /// Returns a block with the same files and flags.
     ///
     /// # Errors
@@ -44,9 +52,9 @@ impl Block {
     /// ENOMEM.
     fn copy(&self) -> Result<Block, Errno> {
         let mut open = Vec::new();
-        open.try_reserve_exact(self.open.len()).map_err(|_| Errno::ENOMEM)?;
+        charge::reserve(&mut open, self.open.len())?;
         open.extend_from_slice(&self.open);
-        Ok(Block { open, used: self.used, close_on_exec: self.close_on_exec })
+        Ok(Block { open, used: self.used, close_on_exec: self.close_on_exec, _charge: Self::charge() })
     }
 }
 
@@ -106,13 +114,15 @@ impl Blocks {
     fn set(&mut self, number: usize, open: Arc<Open>, marked: bool) -> Result<Option<Arc<Open>>, Errno> {
         let (at, bit) = place(number);
         if self.blocks.len() <= at {
-            self.blocks.try_reserve(at + 1 - self.blocks.len()).map_err(|_| Errno::ENOMEM)?;
+            let missing = at + 1 - self.blocks.len();
+            charge::reserve(&mut self.blocks, missing)?;
             self.blocks.resize_with(at + 1, Block::default);
         }
         let block = &mut self.blocks[at];
         if block.open.is_empty() {
-            block.open.try_reserve_exact(BLOCK).map_err(|_| Errno::ENOMEM)?;
+            charge::reserve(&mut block.open, BLOCK)?;
             block.open.resize(BLOCK, None);
+            block._charge = Block::charge();
         }
         block.used |= bit;
         block.close_on_exec = block.close_on_exec & !bit | if marked { bit } else { 0 };
@@ -131,7 +141,7 @@ impl Blocks {
         block.close_on_exec &= !bit;
         let open = block.open[number % BLOCK].take();
         if block.used == 0 {
-            block.open = Vec::new();
+            (block.open, block._charge) = (Vec::new(), None);
         }
         self.full = self.full.min(at);
         open
@@ -165,7 +175,7 @@ fn copy_of(slots: &Slots) -> Result<Blocks, Errno> {
             return Ok(copy);
         }
         for block in rest.iter().take(VISITED_AT_ONCE / BLOCK) {
-            copy.blocks.try_reserve(1).map_err(|_| Errno::ENOMEM)?;
+            charge::reserve(&mut copy.blocks, 1)?;
             copy.blocks.push(block.copy()?);
         }
         drop(table);
@@ -259,6 +269,7 @@ impl FileTable {
         if number >= self.limit() {
             return Err(errno::EMFILE);
         }
+        charge::admit()?;
         table.set(number, open, close_on_exec)?;
         Ok(number as u64)
     }
@@ -273,6 +284,7 @@ impl FileTable {
         if number >= self.limit() {
             return Err(Errno::EBADF);
         }
+        charge::admit()?;
         let slots = self.slots();
         let mut table = slots.lock();
         let before = table.set(number, open, close_on_exec)?;

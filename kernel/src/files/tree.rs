@@ -18,6 +18,7 @@ use crate::files::pages::{Archived, allocated};
 use crate::files::pipe::Pipe;
 use crate::files::{CHARACTER, DIRECTORY, File, LINK, REGULAR, Stat};
 use crate::platform::{Machine, engine};
+use crate::sched::charge::{self, Charge};
 use crate::sched::mutex::Mutex;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -74,14 +75,36 @@ pub struct Node {
     /// Held by calls that change the contents or the size of a regular file, so that they exclude each other.
     /// No fault takes this lock, because a write to a file may copy from a mapping of the same file.
     pub changing: Mutex,
-    /// True if the contents came with the archive. Such a file counts as completely allocated.
-    pub is_archived: bool,
+    /// The original size of a file that came with the archive. Such a file counts as completely allocated.
+    pub archived_bytes: Option<u64>,
+    /// For a file from the archive: the charge for the bytes behind its original contents, which the engine's
+    /// limit on pages of files does not count.
+    pub(super) growth: SpinLock<Charge>,
     /// For a directory: the page size of files made in it, if they have huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
     /// The extended attributes.
     pub attributes: Attributes,
     /// The kind, which never changes, with the contents.
     pub kind: Kind,
+    _charge: Charge,
+}
+
+/// Bytes of kernel memory for a node: the node, and the engine's or the kernel's object for its contents.
+const COST: usize = size_of::<Node>() + 256;
+/// Bytes of kernel memory for a name in a directory, without the bytes of the name.
+const NAME_COST: usize = 128;
+
+/// A name of a node in a directory.
+pub struct Named {
+    pub node: Arc<Node>,
+    _charge: Charge,
+}
+
+impl Named {
+    /// Returns an entry for this name.
+    pub fn new(name: &[u8], node: Arc<Node>) -> Self {
+        Named { node, _charge: Charge::of_files(NAME_COST + name.len()) }
+    }
 }
 
 impl Node {
@@ -90,7 +113,8 @@ impl Node {
     fn take_below(&mut self) -> Vec<Arc<Node>> {
         let mut below: Vec<_> = self.keeps.lock().take().into_iter().collect();
         if let Kind::Directory(entries) = &self.kind {
-            below.extend(core::mem::take(&mut *entries.lock()).into_values());
+            let entries = core::mem::take(&mut *entries.lock());
+            below.extend(entries.into_values().map(|named| named.node));
         }
         below
     }
@@ -114,7 +138,7 @@ pub enum Kind {
     /// A regular file, with its contents.
     Regular(Counted<Mapping<Machine>>),
     /// A directory, with its entries.
-    Directory(SpinLock<BTreeMap<Vec<u8>, Arc<Node>>>),
+    Directory(SpinLock<BTreeMap<Vec<u8>, Named>>),
     /// A symbolic link, with its target.
     Link(Vec<u8>),
     /// A named pipe.
@@ -168,6 +192,7 @@ impl Node {
     /// Makes a node without a name.
     pub fn new(mode: u32, kind: Kind) -> Arc<Node> {
         let now = clock::epoch_ns() + clock::now_ns();
+        let bytes = COST + if let Kind::Link(target) = &kind { target.len() } else { 0 };
         Arc::new(Node {
             inode: new_inode(),
             mode: AtomicU32::new(mode),
@@ -178,10 +203,12 @@ impl Node {
             owner: AtomicU64::new(0),
             times: [const { AtomicU64::new(0) }; 3].map(|_| AtomicU64::new(now)),
             changing: Mutex::new(),
-            is_archived: false,
+            archived_bytes: None,
+            growth: SpinLock::new(Charge::of_files(0)),
             huge: None,
             attributes: Attributes::default(),
             kind,
+            _charge: Charge::of_files(bytes),
         })
     }
 
@@ -251,9 +278,22 @@ impl Node {
             Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
         let mut node = Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping));
         if let Some(node) = Arc::get_mut(&mut node) {
-            node.is_archived = true;
+            node.archived_bytes = Some(contents.len() as u64);
         }
         Ok(node)
+    }
+
+    /// Checks that a file may get a size of `size` bytes, before it gets this size. Only the growth of a file from
+    /// the archive is limited here.
+    ///
+    /// # Errors
+    ///
+    /// ENOSPC if all files together have their part of memory.
+    pub fn admit_size(&self, size: u64) -> Result<(), Errno> {
+        match self.archived_bytes {
+            Some(original) => self.growth.lock().grow(size.saturating_sub(original)),
+            None => Ok(()),
+        }
     }
 
     /// Makes a symbolic link.
@@ -283,7 +323,7 @@ impl Node {
             _ => 0,
         };
         let allocated = match &self.kind {
-            Kind::Regular(_) if self.is_archived => size.next_multiple_of(PAGE_SIZE),
+            Kind::Regular(_) if self.archived_bytes.is_some() => size.next_multiple_of(PAGE_SIZE),
             Kind::Regular(mapping) => allocated(mapping),
             _ => 0,
         };
@@ -302,7 +342,10 @@ impl Node {
     /// ENOENT, ENOTDIR.
     pub fn child(self: &Arc<Self>, name: &[u8]) -> Result<Arc<Node>, Errno> {
         match &self.kind {
-            Kind::Directory(entries) => entries.lock().get(name).cloned().ok_or(Errno::ENOENT),
+            Kind::Directory(entries) => {
+                let entries = entries.lock();
+                entries.get(name).map(|named| named.node.clone()).ok_or(Errno::ENOENT)
+            }
             Kind::Listing(listing) => {
                 let child = listing.child(name)?;
                 *child.parent.lock() = Arc::downgrade(self);
@@ -321,7 +364,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// ENOTDIR if this is no directory; EPERM if its entries are made on demand; ENAMETOOLONG; EEXIST.
+    /// ENOTDIR if this is no directory; EPERM if its entries are made on demand; ENAMETOOLONG; EEXIST; ENOSPC,
+    /// ENOMEM.
     pub fn insert(self: &Arc<Self>, name: &[u8], child: Arc<Node>) -> Result<(), Errno> {
         let entries = match &self.kind {
             Kind::Directory(entries) => entries,
@@ -331,6 +375,7 @@ impl Node {
         if name.len() > LONGEST_NAME {
             return Err(errno::ENAMETOOLONG);
         }
+        charge::admit_to_files()?;
         let mut entries = entries.lock();
         if entries.contains_key(name) {
             return Err(Errno::EEXIST);
@@ -338,7 +383,7 @@ impl Node {
         *child.parent.lock() = Arc::downgrade(self);
         *child.name.lock() = name.to_vec();
         child.links.fetch_add(1, Relaxed);
-        entries.insert(name.to_vec(), child);
+        entries.insert(name.to_vec(), Named::new(name, child));
         drop(entries);
         self.touch();
         Ok(())
@@ -397,6 +442,19 @@ fn split(path: &[u8]) -> impl Iterator<Item = Vec<u8>> {
     path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).rev().map(<[u8]>::to_vec)
 }
 
+/// Adds the names of a path to the names that a walk still has to visit.
+///
+/// # Errors
+///
+/// ENOMEM.
+fn extend(left: &mut Vec<Vec<u8>>, path: &[u8]) -> Result<(), Errno> {
+    for name in split(path) {
+        charge::reserve(left, 1)?;
+        left.push(name);
+    }
+    Ok(())
+}
+
 /// Walks a path, and follows the links in it. With `follow`, also follows a link at its end.
 fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
     if path.is_empty() {
@@ -406,7 +464,8 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
     // With a trailing slash the path means a directory, and a link at its end is followed.
     let whole = path.ends_with(b"/");
     let (mut here, mut links) = (start(path, from), 0);
-    let mut left: Vec<Vec<u8>> = split(path).collect();
+    let mut left = Vec::new();
+    extend(&mut left, path)?;
     let mut found = Found { directory: here.clone(), name: None, node: Some(here.clone()) };
     while let Some(name) = left.pop() {
         let last = left.is_empty();
@@ -437,7 +496,7 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
                 }
                 here = start(target, &here);
                 found = Found { directory: here.clone(), name: None, node: Some(here.clone()) };
-                left.extend(split(target));
+                extend(&mut left, target)?;
             }
             Kind::Jump(jump) if follows => {
                 links += 1;
@@ -472,7 +531,7 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
             break;
         };
         if let Kind::Directory(entries) = &up.kind {
-            gone |= !entries.lock().get(&name).is_some_and(|node| Arc::ptr_eq(node, &here));
+            gone |= !entries.lock().get(&name).is_some_and(|named| Arc::ptr_eq(&named.node, &here));
         }
         names.push(name);
         here = up;

@@ -6,16 +6,18 @@
 //!
 //! [`alloc_for_program`] leaves a reserve. It supplies the engine's frames (`platform/mod.rs`) and the kernel
 //! stacks (`stacks.rs`), whose number depends on programs. [`alloc`] also uses the reserve, and supplies the
-//! heap (`heap.rs`). No function sleeps. A frame number of 0 means "none" in the lists; frame 0 itself is
+//! heap (`heap.rs`), which has no other way to fail than a panic. [`supply`] tells how much of the reserve is
+//! left, so that calls stop before the heap has nothing left: see `sched/charge.rs` and
+//! `process/shortage.rs`. No function sleeps. A frame number of 0 means "none" in the lists; frame 0 itself is
 //! never free, because `memory::init` adds no memory below 1 MiB.
 //!
-//! The program `corners.c` of the tests uses up all memory, and checks that ended processes have freed their
-//! memory.
+//! The programs `corners.c` and `shortage.c` of the tests use up all memory, and check that ended processes
+//! have freed their memory.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{layout::direct, lock::SpinLock};
 use crate::start_info::Region;
-use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 use freehold::platform::{Frame, TableMeta};
 
@@ -25,17 +27,39 @@ pub const MAX_ORDER: u32 = 18;
 const NOT_FREE: u8 = 0xff;
 /// The end of a list. Frame 0 is never free.
 const NONE: u64 = 0;
-/// Number of free frames (4 MiB) that are reserved for the kernel. Programs get frames only while more frames
-/// than these are free.
-const RESERVE: u64 = 1024;
+/// Minimum number of free frames that are reserved for the kernel: 4 MiB.
+const LEAST_RESERVE: u64 = 1024;
+/// The reserve is at least this part of all memory.
+const RESERVED_PART: u64 = 64;
+
+/// How much memory is free.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Supply {
+    /// More than the reserve.
+    Plenty,
+    /// Only the reserve: programs get no frames, and no call may allocate more than a bounded amount.
+    Short,
+    /// Less than half of the reserve: no call may begin until memory has been freed.
+    Desperate,
+}
 
 /// Records of all frames, indexed by frame number. `init` writes the three statics once, before they are
 /// read.
 static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
 /// Records of frames that are page tables, indexed by frame number.
 static TABLES: AtomicPtr<TableMeta> = AtomicPtr::new(core::ptr::null_mut());
+/// For each frame that the heap has cut into objects: the place of its first free object. Only `heap.rs` uses
+/// the elements.
+static PLACES: AtomicPtr<u16> = AtomicPtr::new(core::ptr::null_mut());
 /// The frame number after the last frame.
 static END: AtomicU64 = AtomicU64::new(0);
+/// Number of free frames that are reserved for the kernel. Programs get frames only while more frames than
+/// these are free.
+static RESERVE: AtomicU64 = AtomicU64::new(LEAST_RESERVE);
+/// The [`Supply`] after the last change of the buddy system. Written only when it changes, because every
+/// system call reads it.
+static SUPPLY: AtomicU8 = AtomicU8::new(Supply::Plenty as u8);
 /// The buddy system of all memory.
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
 
@@ -118,6 +142,7 @@ impl Buddy {
             self.push(frame + (1 << half), half);
         }
         self.free -= 1 << order;
+        self.note_supply();
         Some(frame)
     }
 
@@ -135,12 +160,26 @@ impl Buddy {
             order += 1;
         }
         self.push(frame, order);
+        self.note_supply();
+    }
+
+    /// Updates [`SUPPLY`] after a change.
+    fn note_supply(&self) {
+        let reserve = RESERVE.load(Relaxed);
+        let supply = match self.free {
+            free if free > reserve => Supply::Plenty,
+            free if free > reserve / 2 => Supply::Short,
+            _ => Supply::Desperate,
+        } as u8;
+        if SUPPLY.load(Relaxed) != supply {
+            SUPPLY.store(supply, Relaxed);
+        }
     }
 }
 
 /// Returns the bytes that records of `frames` frames need.
 pub fn records_bytes(frames: u64) -> u64 {
-    let bytes = size_of::<TableMeta>() + size_of::<Frame>() + 1;
+    let bytes = size_of::<TableMeta>() + size_of::<Frame>() + size_of::<u16>() + 1;
     (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
 }
 
@@ -159,13 +198,17 @@ pub unsafe fn init(memory: Region, frames: u64) {
     unsafe {
         at.write_bytes(0, (memory.end - memory.start) as usize);
         let frames = at.add(count * size_of::<TableMeta>());
-        let state = frames.add(count * size_of::<Frame>());
+        let places = frames.add(count * size_of::<Frame>());
+        let state = places.add(count * size_of::<u16>());
+        places.write_bytes(0xff, count * size_of::<u16>());
+        PLACES.store(places.cast(), Relaxed);
         state.write_bytes(NOT_FREE, count);
         TABLES.store(at.cast(), Relaxed);
         FRAMES.store(frames.cast(), Relaxed);
         BUDDY.lock().state = state;
     }
     END.store(frames, Relaxed);
+    RESERVE.fetch_max(frames / RESERVED_PART, Relaxed);
 }
 
 /// Adds whole pages of memory to the free frames.
@@ -181,6 +224,26 @@ pub unsafe fn add(memory: Region) {
         buddy.free(at, order);
         at += 1 << order;
     }
+}
+
+/// Returns how much memory is free.
+#[inline(always)]
+pub fn supply() -> Supply {
+    match SUPPLY.load(Relaxed) {
+        supply if supply == Supply::Plenty as u8 => Supply::Plenty,
+        supply if supply == Supply::Short as u8 => Supply::Short,
+        _ => Supply::Desperate,
+    }
+}
+
+/// Reserves one more frame for the kernel, for the call that a new thread may make.
+pub fn reserve_for_thread() {
+    RESERVE.fetch_add(1, Relaxed);
+}
+
+/// Ends the reservation of [`reserve_for_thread`].
+pub fn thread_ended() {
+    RESERVE.fetch_sub(1, Relaxed);
 }
 
 /// Returns the number of free frames, without those in CPUs' caches.
@@ -208,6 +271,15 @@ pub fn table_record(frame: u64) -> &'static TableMeta {
     assert!(exists(frame));
     // SAFETY: as in `record`.
     unsafe { &*TABLES.load(Relaxed).add(frame as usize) }
+}
+
+/// Returns the place for the heap's note about a frame: see `heap.rs`. The initial value is `u16::MAX`. Panics
+/// if no frame has this number.
+#[inline(always)]
+pub fn heap_place(frame: u64) -> *mut u16 {
+    assert!(exists(frame));
+    // SAFETY: `init` made an element for each frame.
+    unsafe { PLACES.load(Relaxed).add(frame as usize) }
 }
 
 /// Free frames that a CPU caches.
@@ -298,7 +370,7 @@ pub fn alloc(order: u32) -> Option<u64> {
 /// Allocates a block for a program. Leaves a reserve for the kernel.
 #[inline]
 pub fn alloc_for_program(order: u32) -> Option<u64> {
-    alloc_above(order, RESERVE)
+    alloc_above(order, RESERVE.load(Relaxed))
 }
 
 /// Allocates a block if at least `reserve` frames stay free. Cached frames do not count.

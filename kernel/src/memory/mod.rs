@@ -3,6 +3,7 @@
 //! | file | what |
 //! | --- | --- |
 //! | [`frames`] | free frames: a buddy system, and per-CPU caches of single frames; records of all frames |
+//! | [`account`] | the bytes of kernel memory that a process has caused |
 //! | [`heap`] | the kernel's heap |
 //! | [`stacks`] | kernel stacks, each with an unmapped guard below it |
 //! | [`tlb`] | the space that each CPU runs, and TLB flushes |
@@ -17,6 +18,7 @@
 //! A further region that must not become free belongs in `taken` of [`init`]. `cut` removes the `taken`
 //! regions from the usable memory, and accepts exactly two of them.
 
+pub mod account;
 pub mod frames;
 pub mod heap;
 pub mod rcu;
@@ -46,6 +48,8 @@ unsafe extern "C" {
 
 /// Bytes of memory that the machine has. Written once.
 static TOTAL: AtomicU64 = AtomicU64::new(0);
+/// Bytes of memory that are free when the kernel starts. Written once.
+static FREE_AT_START: AtomicU64 = AtomicU64::new(0);
 
 /// Returns the physical address of the kernel's root table, whose upper half every space copies.
 pub fn kernel_root() -> u64 {
@@ -55,6 +59,11 @@ pub fn kernel_root() -> u64 {
 /// Returns the number of bytes of memory that the machine has.
 pub fn total_bytes() -> u64 {
     TOTAL.load(Relaxed)
+}
+
+/// Returns the number of bytes of memory that were free when the kernel started: the memory of programs.
+pub fn bytes_for_programs() -> u64 {
+    FREE_AT_START.load(Relaxed)
 }
 
 /// Adds all memory to the free frames, except the kernel's image, the module and low memory.
@@ -86,6 +95,7 @@ pub fn init(info: &StartInfo, module: Option<Region>) {
         // SAFETY: the memory is unused and now mapped.
         unsafe { frames::add(part) };
     }
+    FREE_AT_START.store(frames::free_count() * PAGE_SIZE, Relaxed);
 }
 
 /// Returns the parts of a region inside `limits` and outside the `taken` regions, in whole pages.

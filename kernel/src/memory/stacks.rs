@@ -1,13 +1,14 @@
 //! Kernel stacks. Each stack lies in a slot of its own, and nothing is mapped below it. An overflow therefore
 //! causes a double fault, which runs on a stack of its own and reports the overflow. A slot keeps its pages
-//! for ever, so the translations of stacks never change.
+//! for ever, so the translations of stacks never change. All stacks together have at most an eighth of memory,
+//! which limits the number of threads, as on Linux.
 //!
 //! `sched/thread.rs` allocates a stack for each thread, and `boot/smp.rs` for each CPU except the first,
 //! whose stack is in `boot.s`. One spin lock guards the slots and the page tables of this area. The test
 //! `end-stack-overflow` checks the guard.
 
 use crate::arch::{layout::direct, lock::SpinLock};
-use crate::memory::frames;
+use crate::memory::{bytes_for_programs, frames};
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 
@@ -19,6 +20,8 @@ const SLOT: u64 = 64 << 10;
 pub const STACK: u64 = 32 << 10;
 /// Number of slots below one entry of the kernel's root table.
 const SLOTS: u64 = (512 << 30) / SLOT;
+/// The part of the memory of programs that stacks may have.
+const PART: u64 = 8;
 
 unsafe extern "C" {
     static mut boot_pdpt_stacks: [u64; 512];
@@ -48,17 +51,32 @@ impl Stack {
 impl Drop for Stack {
     fn drop(&mut self) {
         SLOTS_USED.lock().free.push(self.0);
+        frames::thread_ended();
     }
 }
 
-/// Allocates a stack. Returns `None` if memory runs out.
+/// Returns the maximum number of stacks, which is also the maximum number of processes.
+pub fn most() -> u64 {
+    (bytes_for_programs() / PART / STACK).min(SLOTS)
+}
+
+/// Returns true if as many stacks are in use as there may be.
+pub fn all_in_use() -> bool {
+    let slots = SLOTS_USED.lock();
+    slots.free.is_empty() && slots.made >= most()
+}
+
+/// Allocates a stack. Returns `None` if memory runs out, or if all stacks are in use.
 pub fn alloc() -> Option<Stack> {
     let mut slots = SLOTS_USED.lock();
+    // The end of a thread must not need memory.
+    let room = slots.made as usize + 1 - slots.free.len();
+    slots.free.try_reserve(room).ok()?;
     if let Some(slot) = slots.free.pop() {
-        return Some(Stack(slot));
+        return Some(in_use(slot));
     }
     let slot = slots.made;
-    if slot >= SLOTS {
+    if slot >= most() {
         return None;
     }
     let top = AREA + (slot + 1) * SLOT;
@@ -66,7 +84,14 @@ pub fn alloc() -> Option<Stack> {
         map(at)?;
     }
     slots.made += 1;
-    Some(Stack(slot))
+    Some(in_use(slot))
+}
+
+/// Returns the stack of a slot. The reserve grows with the number of stacks in use, because a thread may
+/// allocate a bounded amount of memory in a call.
+fn in_use(slot: u64) -> Stack {
+    frames::reserve_for_thread();
+    Stack(slot)
 }
 
 /// Returns the top of the stack that contains `at`, or `at` itself if no thread's stack contains it.

@@ -26,6 +26,7 @@ use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::layout::{Tables, direct};
 use crate::arch::{clock, features, frame::UserAddr, lock, preempt};
 use crate::memory::{frames, kernel_root, rcu::RCU, tlb};
+use crate::sched::charge;
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep};
 use core::marker::PhantomData;
@@ -193,7 +194,10 @@ fn bytes(pfn: Pfn) -> *mut u8 {
 // number that does not exist.
 unsafe impl TableMemory for Machine {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
-        let table = Pfn::new(frames::alloc_for_program(0).ok_or(OutOfTables)?);
+        let Some(table) = frames::alloc_for_program(0).map(Pfn::new) else {
+            charge::refused();
+            return Err(OutOfTables);
+        };
         self.zero_frame(table);
         Ok(table)
     }
@@ -226,7 +230,12 @@ unsafe impl Platform for Machine {
 
     fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
         let one = || frames::alloc_for_program(request.order).map(Pfn::new);
-        out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count()
+        let count = out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count();
+        // Without a larger block, the engine asks for single frames.
+        if count == 0 && request.order == 0 {
+            charge::refused();
+        }
+        count
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {

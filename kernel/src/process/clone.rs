@@ -11,9 +11,10 @@
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
+use crate::memory::stacks;
 use crate::platform::user::UserPtr;
 use crate::process::{self, Process, Shares, observer::observer, pidfd, signal::Action, trace};
-use crate::sched::{Thread, current, scheduler};
+use crate::sched::{Thread, charge, current, scheduler};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -91,6 +92,11 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
         return Err(Errno::EINVAL);
     }
     let here = current();
+    // Ended processes count until their parents have waited for them.
+    if stacks::all_in_use() || process::count() as u64 >= stacks::most() {
+        return Err(Errno::EAGAIN);
+    }
+    charge::admit()?;
     if !request.has(CLONE_THREAD) {
         room_for_process(here.process())?;
     }
@@ -109,7 +115,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
         if !request.has(CLONE_THREAD) {
             process::forget(tid);
         }
-        return Err(Errno::EAGAIN);
+        return Err(charge::refused());
     };
     if let Err(error) = put_pidfd(&process, request) {
         process::forget(tid);
@@ -130,7 +136,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
         let _family = process::FAMILY.lock();
         let parent = parent_for(request);
         process.set_parent(parent.clone());
-        parent.children.lock().push(process.clone());
+        parent.children.lock().insert(process.pid, process.clone());
     }
     let thread = Arc::new(thread);
     process.add(thread.clone());
@@ -177,7 +183,7 @@ fn child_space(process: &Process) -> crate::platform::Space {
 fn room_for_process(here: &Process) -> Result<(), Errno> {
     let most = here.limits.lock().soft(RLIMIT_NPROC);
     let is_bounded = !here.ids.lock().is_root();
-    if is_bounded && process::all().len() as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
+    if is_bounded && process::count() as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 
 /// Returns the parent of the new process.
@@ -224,6 +230,8 @@ fn new_thread(
     fs_base: UserAddr,
 ) -> Option<Thread> {
     let here = current();
+    // Threads are added later, where nothing may fail. Other threads may be added before.
+    charge::reserve(&mut process.threads.lock(), 64).ok()?;
     let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
     if here.trace.is_traced() {
         // The flag may be set because a tracer single-steps the caller.

@@ -17,9 +17,12 @@ use crate::arch::{halt, preempt::preempt_point, report::say};
 use crate::platform::user::UserPtr;
 use crate::process::futex::{self, Word};
 use crate::process::signal::{self, IGNORE, Info, job};
-use crate::process::{self, Process, dump, names::short_name, observer::observer, status::Status, trace};
+use crate::process::{
+    self, Process, dump, names::short_name, observer::observer, segments, status::Status, trace,
+};
 use crate::sched::wait::{self, Sleep, Woken};
 use crate::sched::{Thread, current, scheduler, work};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use freehold::error::Errno;
@@ -150,6 +153,7 @@ fn become_zombie(process: &Arc<Process>) {
     give_children_away(process);
     // The last reference to a process may be dropped in an interrupt, where no file may be freed.
     process.leave_place();
+    segments::forget();
     let exe = process.exe.lock().take();
     drop(exe);
     tell(process, status);
@@ -160,16 +164,18 @@ fn give_children_away(process: &Process) {
     let family = process::FAMILY.lock();
     process.is_childless.store(true, Relaxed);
     let Some(heir) = process::heir_of(process) else { return };
-    let orphans = core::mem::take(&mut *process.children.lock());
-    for orphan in &orphans {
+    let mut orphans = core::mem::take(&mut *process.children.lock());
+    let mut ended = BTreeMap::new();
+    for (pid, orphan) in &orphans {
         orphan.set_parent(heir.clone());
         orphan.exit_signal.store(SIGCHLD, Relaxed);
+        if orphan.status.lock().is_some() {
+            ended.insert(*pid, orphan.clone());
+        }
     }
-    let ended = orphans.iter().filter(|orphan| orphan.status.lock().is_some()).cloned();
-    let ended: alloc::vec::Vec<_> = ended.collect();
-    heir.children.lock().extend(orphans);
+    heir.children.lock().append(&mut orphans);
     drop(family);
-    ended.iter().for_each(|orphan| tell_parent(orphan, SIGCHLD));
+    ended.values().for_each(|orphan| tell_parent(orphan, SIGCHLD));
     wait::wake(heir.child_key(), usize::MAX);
 }
 
@@ -189,7 +195,7 @@ fn tell(process: &Arc<Process>, status: Status) {
     let mut children = parent.children.lock();
     *process.status.lock() = Some(status);
     if forgets {
-        children.retain(|child| child.pid != process.pid);
+        children.remove(&process.pid);
         process::forget(process.pid);
     }
     drop(children);

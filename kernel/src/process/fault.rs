@@ -12,6 +12,7 @@
 use crate::arch::frame::{Frame, UserAddr, is_canonical};
 use crate::arch::report::say;
 use crate::options;
+use crate::process::shortage::{self, Need};
 use crate::process::signal::{self, Info};
 use crate::process::{exit, observer::observer};
 use crate::sched::current;
@@ -41,11 +42,18 @@ pub fn page(at: u64, access: Access, from_program: bool) -> Result<(), FaultErro
     let resolved = match here.space().handle_fault(at, access) {
         // The program repeats the access after the signal's handler.
         Err(FaultError::Interrupted) => return Ok(()),
+        // The program repeats the access with the memory of another process that had to end.
+        Err(error) if is_shortage(error) && shortage::relieve(Need::Must) => return Ok(()),
         handled => handled?,
     };
     let count = &here.faults[usize::from(resolved.major)];
     count.store(count.load(Relaxed) + 1, Relaxed);
     Ok(())
+}
+
+/// Returns true if a fault failed because there was no memory.
+fn is_shortage(error: FaultError) -> bool {
+    error.signal().is_none() && error != FaultError::Killed
 }
 
 /// Raises the signal for a page fault of a program that [`page`] refused.

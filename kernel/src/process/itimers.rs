@@ -17,11 +17,13 @@
 
 use crate::arch::{clock, lock::SpinLock, preempt::preempt_point};
 use crate::process::signal::types::Info;
+use crate::sched::charge::{self, Charge};
 use crate::sched::timers::{self, Armed, Expire};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Bound::{Excluded, Unbounded};
+use freehold::error::Errno;
 use linux_raw_sys::general::{CLOCK_MONOTONIC, SI_TIMER, SIGALRM};
 
 /// The shortest time from the taking of a timer's signal to the timer's next expiration, so that the program
@@ -52,7 +54,11 @@ pub struct Timer {
     pub clock: u32,
     pub notify: Notify,
     state: SpinLock<State>,
+    _charge: Charge,
 }
+
+/// Bytes of kernel memory for a timer: the timer, its element in the process, and its place in the list of a CPU.
+const COST: usize = size_of::<Timer>() + 128;
 
 /// The changing part of a timer.
 #[derive(Default)]
@@ -84,7 +90,8 @@ impl State {
 impl Timer {
     /// Makes a timer that is not set.
     fn new(process: u32, ring: Ring, clock: u32, notify: Notify) -> Arc<Self> {
-        Arc::new(Timer { process, ring, clock, notify, state: SpinLock::new(State::default()) })
+        let state = SpinLock::new(State::default());
+        Arc::new(Timer { process, ring, clock, notify, state, _charge: Charge::new(COST) })
     }
 
     /// Returns the time until the next expiration and the interval, both in nanoseconds. The time is 0 if the
@@ -197,12 +204,17 @@ impl Timers {
     }
 
     /// Makes a timer and returns its number. `notify` gets the number and returns the receiver of the signal.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
     pub fn create(
         &mut self,
         (process, ring): (u32, Ring),
         clock: u32,
         notify: impl FnOnce(u32) -> Notify,
-    ) -> u32 {
+    ) -> Result<u32, Errno> {
+        charge::admit()?;
         let id = self.next_id;
         self.next_id += 1;
         let mut notify = notify(id);
@@ -210,7 +222,7 @@ impl Timers {
             (info.fields[0], info.timer) = (id.into(), Some(id));
         }
         self.by_id.insert(id, Timer::new(process, ring, clock, notify));
-        id
+        Ok(id)
     }
 
     /// Returns the number of timers of timer_create.

@@ -9,6 +9,7 @@
 //! | [`fault`], [`userfault`] | page faults and exceptions; userfaultfd |
 //! | [`futex`] | futexes |
 //! | [`trace`], [`dump`] | ptrace; core files |
+//! | [`shortage`] | the end of the process with the most memory, if memory is used up |
 //! | [`ids`], [`limits`], [`renew`] | users, resource limits and their effects |
 //! | [`settings`], [`segments`] | settings of /proc/sys; System V segments |
 //! | [`status`], [`names`], [`pidfd`] | exit statuses, names for reports, descriptors of processes |
@@ -42,6 +43,7 @@ pub mod renew;
 pub mod ring;
 pub mod segments;
 pub mod settings;
+pub mod shortage;
 pub mod signal;
 pub mod standstill;
 pub mod status;
@@ -52,9 +54,11 @@ pub mod userfault;
 use crate::arch::lock::SpinLock;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
+use crate::memory::{account::Account, stacks};
 use crate::platform::Space;
 use crate::process::signal::types::{Action, Actions, Signals};
 use crate::process::{ids::Ids, itimers::Timers, limits::Limits, status::Status};
+use crate::sched::charge::Charge;
 use crate::sched::{Thread, wait::Key, work};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -63,6 +67,9 @@ use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::
 use freehold::error::Errno;
 use linux_raw_sys::general::SIGKILL;
 
+/// Bytes of kernel memory for which a process is charged, until it has been waited for: the process, its
+/// actions and limits, the root of its page tables, and the kernel stack of a thread.
+const COST: usize = size_of::<Process>() + size_of::<Actions>() + 4096 + stacks::STACK as usize;
 /// The number of the next thread or process.
 static NEXT_PID: AtomicU32 = AtomicU32::new(1);
 /// Every process that no parent has waited for yet, by number.
@@ -183,8 +190,8 @@ pub struct Process {
     parent: SpinLock<Option<Arc<Process>>>,
     /// The parent's number, 0 for none. Written under the lock of `parent`.
     parent_pid: AtomicU32,
-    /// The children, including ended ones that were not waited for.
-    pub children: SpinLock<Vec<Arc<Process>>>,
+    /// The children by number, including ended ones that were not waited for.
+    pub children: SpinLock<BTreeMap<u32, Arc<Process>>>,
     /// The threads that the process traces.
     pub tracees: SpinLock<Tracees>,
     /// The threads that have not ended.
@@ -246,8 +253,12 @@ pub struct Process {
     pub has_executed: AtomicU32,
     /// The nice value, -20 to 19, plus 20.
     pub nice: AtomicU32,
-    /// oom_score_adj, which is stored without an effect.
+    /// oom_score_adj: see [`shortage`].
     pub oom_score: AtomicI64,
+    /// The kernel's memory that the process has caused.
+    pub account: Arc<Account>,
+    /// The charge for the process itself, to the process that made it.
+    _charge: Charge,
     /// The program's path, for reports.
     pub name: SpinLock<Vec<u8>>,
 }
@@ -274,7 +285,7 @@ impl Process {
             pid,
             parent: SpinLock::new(None),
             parent_pid: AtomicU32::new(0),
-            children: SpinLock::new(Vec::new()),
+            children: SpinLock::new(BTreeMap::new()),
             tracees: SpinLock::new(Tracees::default()),
             threads: SpinLock::new(Vec::new()),
             unended: AtomicU32::new(0),
@@ -305,6 +316,8 @@ impl Process {
             has_executed: AtomicU32::new(0),
             nice: AtomicU32::new(20),
             oom_score: AtomicI64::new(0),
+            account: Arc::default(),
+            _charge: Charge::new(COST),
             name: SpinLock::new(Vec::new()),
         }
     }
@@ -445,9 +458,21 @@ pub fn find(pid: u32) -> Option<Arc<Process>> {
     ALL.lock().get(&pid).cloned()
 }
 
-/// Returns all processes, including ended ones that were not waited for.
-pub fn all() -> Vec<Arc<Process>> {
-    ALL.lock().values().cloned().collect()
+/// Returns the number of all processes, including ended ones that were not waited for.
+pub fn count() -> usize {
+    ALL.lock().len()
+}
+
+/// Returns all processes by number, including ended ones that were not waited for. Processes that are made
+/// during the iteration are not returned. No lock is held between two elements.
+pub fn all() -> impl Iterator<Item = Arc<Process>> {
+    let (mut from, end) = (0, NEXT_PID.load(Relaxed));
+    core::iter::from_fn(move || {
+        let all = ALL.lock();
+        let (pid, process) = all.range(from..end).next()?;
+        from = pid + 1;
+        Some(process.clone())
+    })
 }
 
 /// Returns the thread with this number, and its process.
@@ -456,7 +481,7 @@ pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
         let found = process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned();
         found.map(|thread| (process, thread))
     };
-    find(tid).and_then(in_process).or_else(|| all().into_iter().find_map(in_process))
+    find(tid).and_then(in_process).or_else(|| all().find_map(in_process))
 }
 
 /// Returns the process of the thread with this number. A process that has ended is found by its own number.

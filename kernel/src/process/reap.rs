@@ -145,18 +145,18 @@ fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Fo
         return Ok(Some(found));
     }
     let mut children = process.children.lock();
-    let meant = || children.iter().enumerate().filter(|(_, child)| is_meant(child, which, options));
+    let meant = || children.values().filter(|child| is_meant(child, which, options));
     if meant().next().is_none() {
         return if traced.is_some() { Ok(None) } else { Err(errno::ECHILD) };
     }
-    let Some((at, event)) = meant().find_map(|(at, child)| Some((at, event_of(child, options)?))) else {
+    let Some((child, event)) = meant().find_map(|child| Some((child.clone(), event_of(child, options)?)))
+    else {
         return Ok(None);
     };
     if options & WNOWAIT != 0 || !matches!(event, Event::Ended(_)) {
-        let process = children[at].clone();
-        return Ok(Some(Found { id: process.pid, process, event }));
+        return Ok(Some(Found { id: child.pid, process: child, event }));
     }
-    let child = children.swap_remove(at);
+    children.remove(&child.pid);
     drop(children);
     count(process, &child);
     process::forget(child.pid);

@@ -5,11 +5,13 @@
 //! that it is attached nowhere. Identifiers are assigned as on Linux, because programs can observe them. The
 //! programs `corners.c`, `faults.c` and `files.c` of the tests check segments.
 
-use crate::arch::{clock, lock::SpinLock};
+use crate::arch::{clock, lock::SpinLock, preempt::preempt_point};
 use crate::files::pages::allocated;
 use crate::platform::Machine;
 use crate::process::settings;
+use crate::sched::charge::Charge;
 use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::counted::Counted;
@@ -21,10 +23,14 @@ use freehold::file;
 pub struct Shm {
     /// The memory.
     pub memory: Counted<file::Segment<Machine>>,
+    /// The charge for the segment without its memory.
+    pub _charge: Arc<Charge>,
     /// The key by which shmget finds the segment; [`PRIVATE`] for none.
     pub key: u32,
     /// The size that the program requested, in bytes.
     pub bytes: u64,
+    /// The bytes that count against the limit on memory that outlives programs.
+    pub reserved: u64,
     /// Permissions and flags, as in `shm_perm.mode`.
     pub mode: u32,
     /// User and group of the owner.
@@ -49,14 +55,20 @@ pub fn seconds() -> u64 {
     (clock::epoch_ns() + clock::now_ns()) / 1_000_000_000
 }
 
-/// Removes each segment that is marked as removed and attached nowhere.
+/// Removes each segment that is marked as removed and attached nowhere. Called before the table is used, and at
+/// the end of a process.
 pub fn forget() {
-    let mut gone = Vec::new();
-    let mut all = ALL.lock();
-    let ids: Vec<u32> = all.iter().filter(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id).collect();
-    ids.iter().for_each(|id| gone.extend(all.remove(id)));
-    drop(all);
-    drop(gone);
+    let mut from = 0;
+    loop {
+        let mut all = ALL.lock();
+        let mut rest = all.range(from..);
+        let Some(id) = rest.find(|(_, shm)| shm.memory.is_destroyed()).map(|(id, _)| *id) else { return };
+        let gone = all.remove(&id);
+        drop(all);
+        drop(gone);
+        preempt_point();
+        from = id + 1;
+    }
 }
 
 /// Returns a segment.

@@ -116,7 +116,7 @@ impl Thread {
             trace: trace::Trace::default(),
             comm: SpinLock::new([0; 16]),
         };
-        let thread = Thread::new(tid, frame, vectors, Box::new(data))?;
+        let thread = Thread::new(tid, process.account.clone(), frame, vectors, Box::new(data))?;
         thread.mmu.set(mmu);
         Some(thread)
     }

@@ -7,6 +7,7 @@
 //! | [`wait`] | sleeping until a wake-up on a word of the kernel or a program |
 //! | [`mutex`] | a lock whose waiters sleep |
 //! | [`checkpoint`](mod@checkpoint) | the step of a loop whose length a program chooses |
+//! | [`charge`] | kernel memory that processes cause, and whether a call may allocate more |
 //! | [`timers`] | the tick, sleepers with a deadline, and other timers |
 //!
 //! # Sleeping
@@ -21,6 +22,7 @@
 //! (`process/thread.rs`). The programs `threads.c` and `jobs.c` of the tests check this folder. `--times N`
 //! runs them with random delays.
 
+pub mod charge;
 pub mod checkpoint;
 mod key;
 pub mod mutex;

@@ -9,6 +9,7 @@
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{cpu, features::VectorState, lock::SpinLock};
+use crate::memory::account::Account;
 use crate::memory::stacks::{self, Stack};
 use crate::sched::key::Place;
 use alloc::boxed::Box;
@@ -61,6 +62,10 @@ pub struct Thread {
     pub virtual_ns: AtomicU64,
     /// The place to which a requeue has moved the thread's sleep: see `wait`.
     pub(super) moved: Moved,
+    /// The account of the thread's process.
+    pub account: Arc<Account>,
+    /// True if the thread was refused memory and nothing has reacted yet.
+    pub wants_memory: Cell<bool>,
     /// Data of a program's thread: a `process::thread::PosixThread`.
     pub data: Box<dyn Any + Send + Sync>,
 }
@@ -98,9 +103,15 @@ pub fn current() -> &'static Thread {
 }
 
 impl Thread {
-    /// Makes a thread whose program continues with `frame` and these vector registers. Returns `None` if
-    /// there is no memory for a stack.
-    pub fn new(tid: u32, frame: &Frame, vectors: &Vectors, data: Box<dyn Any + Send + Sync>) -> Option<Self> {
+    /// Makes a thread whose program continues with `frame` and these vector registers. `account` is the account
+    /// of its process. Returns `None` if there is no memory for a stack.
+    pub fn new(
+        tid: u32,
+        account: Arc<Account>,
+        frame: &Frame,
+        vectors: &Vectors,
+        data: Box<dyn Any + Send + Sync>,
+    ) -> Option<Self> {
         let stack = stacks::alloc()?;
         let at = stack.top() - (size_of::<Frame>() + size_of::<Vectors>()) as u64;
         let begin = at - 7 * 8;
@@ -111,7 +122,8 @@ impl Thread {
             ((at + size_of::<Vectors>() as u64) as *mut Frame).write(*frame);
             (begin as *mut [u64; 7]).write([0, 0, 0, 0, 0, 0, thread_begin as *const () as u64]);
         }
-        Some(Thread { stack: Some(stack), stack_pointer: UnsafeCell::new(begin), data, ..Thread::blank(tid) })
+        let stack_pointer = UnsafeCell::new(begin);
+        Some(Thread { stack: Some(stack), stack_pointer, account, data, ..Thread::blank(tid) })
     }
 
     /// Makes the thread that a CPU runs when no other thread is runnable.
@@ -137,6 +149,8 @@ impl Thread {
             ran_ns: AtomicU64::new(0),
             virtual_ns: AtomicU64::new(0),
             moved: Moved::new(),
+            account: Arc::default(),
+            wants_memory: Cell::new(false),
             data: Box::new(()),
         }
     }

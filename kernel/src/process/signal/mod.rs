@@ -98,7 +98,7 @@ pub fn queued() -> u64 {
         let own: usize = threads.iter().map(|thread| thread.pending.lock().queue.len()).sum();
         (signals.pending.queue.len() + own) as u64
     };
-    process::all().iter().map(of).sum()
+    process::all().map(|process| of(&process)).sum()
 }
 
 /// Discards the signals in `of` that are pending for the process or its threads.

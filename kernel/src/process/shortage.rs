@@ -1,0 +1,149 @@
+//! The end of the process with the most memory, if memory is used up.
+//!
+//! | situation | reaction |
+//! | --- | --- |
+//! | a page fault gets no frame | the largest process ends; the fault is repeated, or the thread ends with its process |
+//! | a call fails with ENOMEM because memory is short | the largest process ends and the call is repeated; if that is the caller's process, the call fails |
+//! | a call begins while half of the reserve is used | the largest process ends before the call is performed |
+//!
+//! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory that
+//! it has caused (`sched/charge.rs`), in pages. As on Linux, oom_score_adj adds thousandths of all memory, and
+//! -1000 exempts the process. The first process ends only if there is no other, because its end stops the
+//! machine. The thread that found memory short waits for the end of the other process. A killed process needs
+//! no memory to end: its calls fail, and its threads leave every wait.
+//!
+//! `calls/mod.rs` and `process/fault.rs` call this file. The program `shortage.c` of the tests checks which
+//! process ends.
+
+use crate::arch::report::say;
+use crate::arch::{clock, preempt::preempt_point};
+use crate::memory::frames::{self, Supply};
+use crate::memory::total_bytes;
+use crate::process::{self, Process, exit, names::short_name, status::Status};
+use crate::sched::wait::{self, Key, Sleep};
+use crate::sched::{checkpoint, current};
+use alloc::sync::Arc;
+use core::sync::atomic::Ordering::Relaxed;
+use freehold::PAGE_SIZE;
+use linux_raw_sys::general::SIGKILL;
+
+/// Bytes of kernel memory for a VMA, with its share of the tree and of the reverse map.
+const VMA_BYTES: u64 = 512;
+/// The oom_score_adj of a process that is never chosen.
+const EXEMPT: i64 = -1000;
+/// The number of the first process, whose end stops the machine.
+const FIRST: u32 = 1;
+/// Nanoseconds to wait for the end of a process before another process is chosen.
+const PATIENCE_NS: u64 = 1_000_000_000;
+/// Nanoseconds between two looks at a process that has to end.
+const LOOK_NS: u64 = 1_000_000;
+
+/// Which processes may end for the calling thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// The thread cannot continue without memory: the largest process ends, even if it is the caller's own.
+    Must,
+    /// The thread can continue: only a process that is larger than the caller's ends.
+    May,
+}
+
+/// Returns the size of a process in pages, at least 1. Returns `None` if the process has no memory.
+fn size(process: &Process) -> Option<i64> {
+    // The lock is released before the space is used, because its last reference frees memory.
+    let space = process.space.lock().clone()?;
+    let kernel = space.page_table_bytes() + space.counts().map_count * VMA_BYTES;
+    let pages = space.rss().total() + (kernel / PAGE_SIZE + process.account.pages()) as i64;
+    let adjustment = process.oom_score.load(Relaxed);
+    Some((pages + adjustment * (total_bytes() / PAGE_SIZE) as i64 / 1000).max(1))
+}
+
+/// The processes that have not ended.
+#[derive(Default)]
+struct Survey {
+    /// The largest process that may have to end, with its size. The first process only if there is no other.
+    largest: Option<(Arc<Process>, i64)>,
+    /// A process that has to end and may still have memory.
+    ending: Option<Arc<Process>>,
+}
+
+impl Survey {
+    fn new() -> Self {
+        let mut survey = Survey::default();
+        for process in process::all() {
+            preempt_point();
+            if process.status.lock().is_some() {
+                continue;
+            }
+            if process.ending.lock().is_some() {
+                survey.ending = Some(process);
+                continue;
+            }
+            let Some(size) = size(&process) else { continue };
+            // The first process comes first.
+            let is_larger = |(before, most): &(Arc<Process>, i64)| before.pid == FIRST || size > *most;
+            if process.oom_score.load(Relaxed) > EXEMPT && survey.largest.as_ref().is_none_or(is_larger) {
+                survey.largest = Some((process, size));
+            }
+        }
+        survey
+    }
+}
+
+/// Ends the largest process and waits until it has freed its memory. Returns true if the thread should try
+/// again. The caller holds no spin lock.
+pub fn relieve(need: Need) -> bool {
+    let here = current();
+    here.wants_memory.set(false);
+    if here.is_killed() {
+        return false;
+    }
+    let survey = Survey::new();
+    if let Some(ending) = survey.ending
+        && !waited_for(&ending)
+    {
+        return false;
+    }
+    if frames::supply() == Supply::Plenty {
+        return true;
+    }
+    let Some((victim, most)) = survey.largest else { return false };
+    let is_own = Arc::ptr_eq(&victim, here.process());
+    // A process that never ends for others also need not step back for others.
+    let own = if here.process().pid == FIRST { 0 } else { size(here.process()).unwrap_or(0) };
+    if is_own || need == Need::May && most <= own {
+        return false;
+    }
+    let name = short_name(&victim);
+    say!("process {} ({}): killed, memory is used up", victim.pid, name.escape_ascii());
+    victim.end(Status::by_signal(SIGKILL as u8));
+    waited_for(&victim)
+}
+
+/// Waits until memory is free, the process has ended, or [`PATIENCE_NS`] are over. Returns false if the calling
+/// thread has to end.
+fn waited_for(process: &Process) -> bool {
+    let deadline = clock::now_ns() + PATIENCE_NS;
+    let is_over = || {
+        let has_ended = process.status.lock().is_some();
+        has_ended || frames::supply() == Supply::Plenty || clock::now_ns() >= deadline
+    };
+    while !is_over() {
+        if checkpoint().is_err() {
+            return false;
+        }
+        let waiting = wait::enqueue(Key::kernel(&raw const deadline as u64), u32::MAX);
+        waiting.sleep(Sleep::Killable, clock::now_ns() + LOOK_NS);
+    }
+    !current().is_killed()
+}
+
+/// Waits until more than half of the reserve is free, before a call that may use the reserve. Ends processes
+/// until that is the case. Ends the calling thread if its process has to end.
+#[cold]
+pub fn before_call() {
+    while frames::supply() == Supply::Desperate {
+        if !relieve(Need::Must) {
+            exit::out_of_memory();
+        }
+    }
+}
