@@ -22,7 +22,7 @@
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
 //! | `protect.rs`, `write_protect.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
-//! | `aging.rs` | clearing accessed and dirty bits |
+//! | `aging.rs`, `soft_dirty.rs` | clearing accessed, dirty and soft-dirty bits |
 //! | `zap.rs`, `collapse.rs` | removing pages |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
 //! | `entry.rs`, `migration_entry.rs` | one entry, found by the reverse map |
@@ -62,6 +62,7 @@ mod residency;
 mod rss;
 mod rss_counters;
 mod shared;
+mod soft_dirty;
 mod space;
 mod standalone;
 mod user_range;

@@ -22,20 +22,29 @@ pub struct MigrationEntry {
     pub exclusive: bool,
     /// A userfaultfd has write-protected the page.
     pub uffd_wp: bool,
+    /// The page was written since the soft-dirty bits were last cleared.
+    pub soft_dirty: bool,
 }
 
 impl MigrationEntry {
     /// Returns the marker as an entry.
     pub fn entry<F: Format>(self) -> Pte<F> {
-        let bits = u64::from(self.uffd_wp) << 2 | u64::from(self.exclusive) << 1 | u64::from(self.write);
-        Pte::marker(MarkerKind::Migration, self.pfn.get() << 3 | bits)
+        let bits = [self.write, self.exclusive, self.uffd_wp, self.soft_dirty];
+        let bits = bits.iter().rev().fold(0, |bits, bit| bits << 1 | u64::from(*bit));
+        Pte::marker(MarkerKind::Migration, self.pfn.get() << 4 | bits)
     }
 
     /// Returns the marker that has this payload.
     #[inline]
     pub fn of(payload: u64) -> Self {
         let bit = |n: u64| payload >> n & 1 != 0;
-        MigrationEntry { pfn: Pfn::new(payload >> 3), write: bit(0), exclusive: bit(1), uffd_wp: bit(2) }
+        MigrationEntry {
+            pfn: Pfn::new(payload >> 4),
+            write: bit(0),
+            exclusive: bit(1),
+            uffd_wp: bit(2),
+            soft_dirty: bit(3),
+        }
     }
 
     /// Returns the marker for a forked child. The same marker also replaces the parent's marker.
@@ -59,7 +68,9 @@ impl<P: Platform> VmSpace<P> {
             }
             let (write, exclusive) = (flags.contains(PteFlags::WRITE), frame.is_exclusive());
             let uffd_wp = flags.contains(PteFlags::UFFD_WP);
-            leaf.replace(MigrationEntry { pfn, write, exclusive, uffd_wp }.entry(), &mut gather);
+            let soft_dirty = flags.contains(PteFlags::SOFT_DIRTY);
+            let moving = MigrationEntry { pfn, write, exclusive, uffd_wp, soft_dirty };
+            leaf.replace(moving.entry(), &mut gather);
             if exclusive {
                 frame.clear_exclusive();
             }
@@ -97,6 +108,7 @@ impl<P: Platform> VmSpace<P> {
             flags |= PteFlags::WRITE | PteFlags::DIRTY;
         }
         flags.set(PteFlags::UFFD_WP, moving.uffd_wp);
+        flags.set(PteFlags::SOFT_DIRTY, moving.soft_dirty);
         // No TLB caches a marker.
         leaf.replace(Pte::leaf(level, to, flags), &mut NotCached);
     }

@@ -101,11 +101,12 @@ fn records<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> impl Iterator<I
     (0..counted).map(move |n| pfn.add(n))
 }
 
-/// Returns true if a store may go directly to the frame: no other address space can reach the frame, and no
-/// userfaultfd waits for the store. Otherwise the first store faults, and the fault decides whether to grant
-/// the right.
+/// Returns true if a store may go directly to the frame: no other address space can reach the frame, no
+/// userfaultfd waits for the store, and the entry is soft-dirty. Otherwise the first store faults, and the
+/// fault decides whether to grant the right.
 fn may_grant_write<P: Platform>(platform: &P, change: Protect, pfn: Pfn, entry: PteFlags) -> bool {
-    if change.shared || entry.intersects(PteFlags::SPECIAL | PteFlags::UFFD_WP) {
+    let deciding = PteFlags::SPECIAL | PteFlags::UFFD_WP | PteFlags::SOFT_DIRTY;
+    if change.shared || entry & deciding != PteFlags::SOFT_DIRTY {
         return false;
     }
     let frame = platform.frame(pfn);

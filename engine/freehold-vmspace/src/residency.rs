@@ -10,6 +10,7 @@ use crate::{
     Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,
     frame::MIGRATION_RSS,
     platform::{Format, Platform},
+    soft_dirty::is_soft_dirty,
     write_protect::is_protected,
 };
 use arrayvec::ArrayVec;
@@ -56,6 +57,9 @@ pub struct EntryRun {
     pub entry: PageEntry,
     /// True if userfaultfd write-protects the pages.
     pub write_protected: bool,
+    /// True if the entries are soft-dirty. All pages of a VMA with the flag `SOFTDIRTY` count as soft-dirty
+    /// too.
+    pub soft_dirty: bool,
     /// True if the entry is that of a huge page. The run may then be a part of the huge page.
     pub huge: bool,
 }
@@ -269,6 +273,7 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for EntriesVisitor<'_
             range: UserRange::new(start, end),
             entry: PageEntry::Empty,
             write_protected: false,
+            soft_dirty: false,
             huge: false,
         };
         table.for_each(range, |address, pte| {
@@ -285,7 +290,9 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for EntriesVisitor<'_
             }
             next = at + PAGE_SIZE;
             let write_protected = is_protected(pte, Level::Pte);
-            self.push(first, EntryRun { range: UserRange::page(at), entry, write_protected, huge: false })
+            let soft_dirty = is_soft_dirty(pte, Level::Pte);
+            let range = UserRange::page(at);
+            self.push(first, EntryRun { range, entry, write_protected, soft_dirty, huge: false })
         })?;
         match range.end().get() {
             end if next < end => self.push(first, empty(next, end)),
@@ -296,7 +303,8 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for EntriesVisitor<'_
     fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         let (first, range) = (self.runs.len(), UserRange::at(range.start().get(), range.len()));
         let write_protected = is_protected(leaf.pte(), leaf.level());
-        let run = |range, entry| EntryRun { range, entry, write_protected, huge: true };
+        let soft_dirty = is_soft_dirty(leaf.pte(), leaf.level());
+        let run = |range, entry| EntryRun { range, entry, write_protected, soft_dirty, huge: true };
         let platform = self.memory.platform();
         match leaf.kind() {
             Kind::Leaf { pfn, flags } if flags.contains(PteFlags::SPECIAL) => {

@@ -1,6 +1,6 @@
 //! /proc/PID/clear_refs: a write clears the record of how pages were used, or the peaks of memory use. The
-//! engine clears the marks of pages (`AddressSpace::clear_refs`); this file parses the number that a program
-//! writes. The program `usage.c` of the tests checks this file.
+//! engine clears the marks of pages (`clear_refs`, `clear_soft_dirty`); this file parses the number that a program
+//! writes. The programs `usage.c` and `pagemap.c` of the tests check this file.
 
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree::Node};
@@ -52,8 +52,7 @@ impl File for Switch {
             1 => clear(ClearRefs::All),
             2 => clear(ClearRefs::Anonymous),
             3 => clear(ClearRefs::Mapped),
-            // There are no soft-dirty bits, as on a Linux without CONFIG_MEM_SOFT_DIRTY.
-            4 => {}
+            4 => space(&self.0).map_or(Ok(()), |space| space.clear_soft_dirty()).map_err(|_| Errno::EINTR)?,
             5 => self.0.usage.peak_resident.store(0, Relaxed),
             _ => return Err(Errno::EINVAL),
         }

@@ -20,7 +20,7 @@ use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
-use core::ops::ControlFlow;
+use core::ops::{ControlFlow, Range};
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
@@ -249,6 +249,8 @@ pub struct Pages(pub Arc<Process>);
 
 /// Bits of a word, with Linux's meanings.
 mod bit {
+    /// The page was written since the soft-dirty bits were last cleared.
+    pub const SOFT_DIRTY: u64 = 1 << 55;
     /// The page is mapped by one entry only.
     pub const EXCLUSIVE: u64 = 1 << 56;
     /// Userfaultfd write-protects the page.
@@ -307,16 +309,28 @@ impl File for Pages {
     }
 }
 
-/// Returns the words of the pages from `first` to before `last`. Pages of drivers have words of 0.
+/// Returns the words of the pages from `first` to before `last`. The entries of pages of drivers are not
+/// shown.
 fn words(space: &Space, first: u64, last: u64) -> Vec<u64> {
     let mut words = alloc::vec![0; (last - first) as usize];
     let (start, end) = (first * PAGE_SIZE, last * PAGE_SIZE);
     let lines = space.maps(start).take_while(|line| line.start < end);
-    for line in lines.filter(|line| !line.flags.contains(VmFlags::PFNMAP)) {
-        space.page_entries(line.start.max(start)..line.end.min(end), |run| {
-            for page in run.range.iter().map(|at| at / PAGE_SIZE) {
-                words[(page - first) as usize] = word(&run);
-            }
+    for line in lines {
+        let part = line.start.max(start)..line.end.min(end);
+        let places = |pages: Range<u64>| {
+            (pages.start / PAGE_SIZE - first) as usize..(pages.end / PAGE_SIZE - first) as usize
+        };
+        if line.flags.contains(VmFlags::SOFTDIRTY) {
+            words[places(part.clone())].fill(bit::SOFT_DIRTY);
+        }
+        if line.flags.contains(VmFlags::PFNMAP) {
+            continue;
+        }
+        // Linux does not show the bits of entries of huge pages of pools.
+        let shown = if line.flags.contains(VmFlags::HUGETLB) { !bit::SOFT_DIRTY } else { !0 };
+        space.page_entries(part, |run| {
+            let word = word(&run) & shown;
+            words[places(run.range.addresses())].iter_mut().for_each(|entry| *entry |= word);
             ControlFlow::Continue(())
         });
     }
@@ -345,5 +359,6 @@ fn word(run: &EntryRun) -> u64 {
         PageEntry::Marker(MarkerKind::Guard) => bit::SWAPPED | bit::GUARD | MARKERS | 4 << 5,
         PageEntry::Marker(MarkerKind::Migration | MarkerKind::Swap) => bit::SWAPPED,
     };
+    let word = if run.soft_dirty { word | bit::SOFT_DIRTY } else { word };
     if run.write_protected { word | bit::WRITE_PROTECTED } else { word }
 }

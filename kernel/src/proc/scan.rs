@@ -45,10 +45,11 @@ const SWAPPED: u64 = 1 << 4;
 const PFNZERO: u64 = 1 << 5;
 /// Category: a huge page.
 const HUGE: u64 = 1 << 6;
+/// Category: written since the soft-dirty bits were last cleared.
+const SOFT_DIRTY: u64 = 1 << 7;
 /// Category: a guarded page.
 const GUARD: u64 = 1 << 8;
-/// All categories. No page here has the first, WPALLOWED, or the eighth, SOFT_DIRTY, like every page of a
-/// Linux that does not track soft-dirty pages.
+/// All categories. No page here has the first, WPALLOWED.
 const CATEGORIES: u64 = (1 << 9) - 1;
 
 /// Number of regions after which a round ends.
@@ -176,13 +177,14 @@ impl Scan {
         if is_left_out || self.asked.vec_len == 0 {
             return Ok(());
         }
-        let without_table = if line.flags.contains(VmFlags::HUGETLB) { HUGE } else { 0 };
+        let of_vma = if line.flags.contains(VmFlags::SOFTDIRTY) { SOFT_DIRTY } else { 0 };
+        let without_table = of_vma | if line.flags.contains(VmFlags::HUGETLB) { HUGE } else { 0 };
         let (mut next, mut found) = (part.start, Ok(()));
         space.page_entries(part.clone(), |run| {
             found = checkpoint()
                 .map_err(Stop::Failed)
                 .and_then(|()| self.add(next..run.range.start(), without_table))
-                .and_then(|()| self.add(run.range.addresses(), categories(&run)));
+                .and_then(|()| self.add(run.range.addresses(), of_vma | categories(&run)));
             next = run.range.end();
             if found.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
@@ -229,5 +231,6 @@ fn categories(run: &EntryRun) -> u64 {
         PageEntry::Marker(_) => SWAPPED,
     };
     let written = if run.write_protected { 0 } else { WRITTEN };
-    entry | written | if run.huge { HUGE } else { 0 }
+    let soft_dirty = if run.soft_dirty { SOFT_DIRTY } else { 0 };
+    entry | written | soft_dirty | if run.huge { HUGE } else { 0 }
 }

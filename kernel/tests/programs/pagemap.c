@@ -18,7 +18,7 @@
 
 // Old headers lack these.
 enum { GUARD_INSTALL = 102, GUARD_REMOVE = 103 };
-enum { WRITTEN = 2, FILE_PAGE = 4, PRESENT = 8, SWAPPED = 16, ZERO = 32, HUGE_PAGE = 64, GUARD = 256, ALL = 511 };
+enum { WRITTEN = 2, FILE_PAGE = 4, PRESENT = 8, SWAPPED = 16, ZERO = 32, HUGE_PAGE = 64, SOFT_DIRTY = 128, GUARD = 256 };
 enum { EXCLUSIVE = 1 << 1, PROTECTED = 1 << 2, GUARDED = 1 << 3, OF_FILE = 1 << 6, OUT = 1 << 7, THERE = 1 << 8 };
 struct region { uint64_t start, end, categories; };
 struct scan {
@@ -44,17 +44,28 @@ static char *huge(size_t count) {
 
 static int read_page(volatile char *at) { return *at; }
 
-// Returns bits 55 to 63 of the word of a page.
+// Returns bits 55 to 63 of the word of a page, without bit 55, which says whether the page is soft-dirty.
 static unsigned bits_in(int pagemap, char *at) {
     uint64_t word;
     CHECK(pread(pagemap, &word, 8, (uintptr_t)at / PAGE * 8) == 8);
-    return word >> 55;
+    return word >> 55 & ~1u;
 }
 static unsigned bits(char *at) { return bits_in(own, at); }
 
+// Returns a number whose lowest bit says whether the first page is soft-dirty, and so on.
+static unsigned soft_dirty(char *at, int pages) {
+    unsigned dirty = 0;
+    uint64_t word;
+    for (int n = 0; n < pages; n++) {
+        CHECK(pread(own, &word, 8, ((uintptr_t)at / PAGE + n) * 8) == 8);
+        dirty |= (word >> 55 & 1) << n;
+    }
+    return dirty;
+}
+
 static struct scan of(char *at, size_t pages) {
     return (struct scan){.size = sizeof(struct scan), .start = (uintptr_t)at, .end = (uintptr_t)at + pages * PAGE,
-                         .vec = (uintptr_t)found, .vec_len = 4096, .returned = ALL};
+                         .vec = (uintptr_t)found, .vec_len = 4096, .returned = 511 - SOFT_DIRTY};
 }
 
 // Scans. Returns the number of regions, or the negative number of the error.
@@ -270,7 +281,7 @@ static void masks_select_pages(void) {
     CHECK(scan(&s) == 3);
     s.mask = ZERO;
     CHECK(scan(&s) == 2 && found[1].end == s.start + 5 * PAGE);
-    // No page may be protected asynchronously, and none is soft-dirty where that is not tracked.
+    // No page may be protected asynchronously.
     s = of(at, 8);
     s.mask = 1;
     CHECK(scan(&s) == 0);
@@ -424,7 +435,102 @@ static void killed_scan_ends(void) {
     CHECK(!kill(child, SIGKILL) && waitpid(child, &status, 0) == child && WTERMSIG(status) == SIGKILL);
 }
 
-int main(void) {
+static void clear_soft_dirty(void) {
+    int file = open("/proc/self/clear_refs", O_WRONLY);
+    CHECK(file >= 0 && write(file, "4", 1) == 1);
+    close(file);
+}
+
+// Returns the number whose lowest bit says whether a scan reports the first page as soft-dirty, and so on.
+static unsigned scanned_soft_dirty(char *at, size_t pages) {
+    struct scan s = of(at, pages);
+    s.mask = s.returned = SOFT_DIRTY;
+    int count = scan(&s);
+    CHECK(count >= 0 && walked(&s) == (long)pages);
+    unsigned dirty = 0;
+    for (int n = 0; n < count; n++)
+        for (uint64_t page = found[n].start; page < found[n].end; page += PAGE)
+            dirty |= 1u << (page - s.start) / PAGE;
+    return dirty;
+}
+
+static void soft_dirty_pages_were_written(void) {
+    char *at = anon(8), *kept = anon(8), byte = 1;
+    CHECK(soft_dirty(at, 8) == 0xff && scanned_soft_dirty(at, 8) == 0xff);
+    at[0] = at[PAGE] = at[2 * PAGE] = at[3 * PAGE] = 1;
+    clear_soft_dirty();
+    CHECK(soft_dirty(at, 8) == 0 && scanned_soft_dirty(at, 8) == 0);
+    at[PAGE] = 2;
+    read_page(at);
+    read_page(at + 4 * PAGE);
+    at[5 * PAGE] = 1;
+    CHECK(soft_dirty(at, 8) == 0x22 && scanned_soft_dirty(at, 8) == 0x22);
+    int ends[2];
+    CHECK(!pipe(ends) && write(ends[1], &byte, 1) == 1 && read(ends[0], at + 2 * PAGE, 1) == 1);
+    CHECK(!mprotect(at, 8 * PAGE, PROT_READ) && !mprotect(at, 8 * PAGE, RW));
+    CHECK(soft_dirty(at, 8) == 0x26);
+    pid_t child = fork();
+    if (!child) {
+        own = open("/proc/self/pagemap", O_RDONLY);
+        CHECK(soft_dirty(at, 8) == 0x26);
+        at[0] = 3;
+        CHECK(soft_dirty(at, 8) == 0x27);
+        clear_soft_dirty();
+        CHECK(soft_dirty(at, 8) == 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && soft_dirty(at, 8) == 0x26);
+    at[3 * PAGE] = 1;
+    CHECK(soft_dirty(at, 8) == 0x2e);
+    // Memory that is mapped or moved after the clear is soft-dirty.
+    clear_soft_dirty();
+    CHECK(mmap(at, PAGE, RW, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == at && (soft_dirty(at, 8) & 1));
+    kept[0] = 1;
+    clear_soft_dirty();
+    CHECK(mremap(at, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, kept) == kept && soft_dirty(kept, 8) == 0xff);
+    // The flag of the VMA in smaps.
+    clear_soft_dirty();
+    CHECK(!madvise(kept, PAGE, MADV_DONTNEED) && soft_dirty(kept, 8) == 0);
+    char line[256];
+    int lines = 0, flagged = 0;
+    FILE *smaps = fopen("/proc/self/smaps", "r");
+    while (fgets(line, sizeof line, smaps))
+        if (!strncmp(line, "VmFlags:", 8)) {
+            lines++;
+            flagged += strstr(line, " sd") != 0;
+        }
+    fclose(smaps);
+    CHECK(lines > 4 && flagged <= 2);
+    munmap(kept, 8 * PAGE);
+    // Shared memory and files.
+    int file = memfd_create("pages", 0);
+    CHECK(file >= 0 && !ftruncate(file, 4 * PAGE));
+    char *shared = map(4, MAP_SHARED, file);
+    shared[0] = shared[PAGE] = 1;
+    clear_soft_dirty();
+    CHECK(soft_dirty(shared, 4) == 0);
+    read_page(shared + 2 * PAGE);
+    shared[PAGE] = 2;
+    shared[3 * PAGE] = 2;
+    CHECK(soft_dirty(shared, 4) == 10);
+    munmap(shared, 4 * PAGE);
+    close(file);
+    // A huge page.
+    char *big = huge(1);
+    if (!madvise(big, HUGE, MADV_HUGEPAGE)) {
+        big[0] = 1;
+        clear_soft_dirty();
+        CHECK(soft_dirty(big, 8) == 0);
+        big[PAGE] = 1;
+        CHECK(soft_dirty(big, 8) & 2);
+    }
+    munmap(big, HUGE);
+}
+
+// With an argument, the system must track soft-dirty pages.
+int main(int arguments, char **values) {
+    (void)values;
     own = open("/proc/self/pagemap", O_RDONLY);
     CHECK(own >= 0);
     PART(pages_are_reported_by_kind);
@@ -438,5 +544,7 @@ int main(void) {
     PART(long_scans_go_on_in_rounds);
     PART(wrong_scans_are_refused);
     PART(killed_scan_ends);
+    if (arguments > 1)
+        PART(soft_dirty_pages_were_written);
     return 0;
 }

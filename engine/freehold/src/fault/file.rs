@@ -14,7 +14,7 @@
 //! (`uprobe/`) are mapped as private copies that contain the breakpoints.
 
 use super::{
-    Access, FaultError, FaultOutcome,
+    Access, FaultError, FaultOutcome, WRITTEN,
     mthp::addresses,
     shmem_mthp::{whole_block, with_blocks},
     vma_pte_flags, written,
@@ -29,7 +29,7 @@ use crate::{
     uprobe::state as probe_state,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Pte, PteFlags, PteTable};
+use freehold_pagetable::{Pte, PteTable};
 use freehold_vmspace::{PageRange, UserRange};
 
 /// Size in bytes of the window of a read fault, in which cached pages are mapped together: see [`window`].
@@ -166,7 +166,7 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Retry;
         }
         let block = block.filter(|block| addresses(*block).all(|at| fill.is_vacant(at)));
-        let rights = vma_pte_flags(vma.flags()) | PteFlags::WRITE | PteFlags::DIRTY;
+        let rights = vma_pte_flags(vma.flags()) | WRITTEN;
         let outcome = match fill.put(address, found.pfn(), rights, || found.is_still()) {
             Ok(true) => FaultOutcome::Done,
             Ok(false) => FaultOutcome::Retry,

@@ -7,7 +7,8 @@
 //!
 //! A forced write to a VMA that is not writable uses a private copy. The entry of that copy does not become
 //! writable. The copy is recognized by its frame, which is anonymous and exclusive, and not by a dirty entry
-//! (hazard C-52). `find_page` and `allowed` have these rules.
+//! (hazard C-52). If the entry of the copy is not soft-dirty, the write first triggers a fault, which sets
+//! the soft-dirty bit. `find_page` and `allowed` have these rules.
 //!
 //! `mod.rs`, `process_vm.rs` and `pin.rs` call `with_page` and `with_vma`, which retry like a fault: first
 //! under the VMA's lock, then under the mmap lock. `secret::secret_memory_is_only_accessible_to_its_program`
@@ -300,7 +301,7 @@ impl<P: Platform> AddressSpace<P> {
         let own_copy = how.manner == AccessMode::Forced
             && frame.is_anon()
             && frame.is_exclusive()
-            && !flags.contains(PteFlags::UFFD_WP);
+            && flags & (PteFlags::UFFD_WP | PteFlags::SOFT_DIRTY) == PteFlags::SOFT_DIRTY;
         if how.write && !flags.contains(PteFlags::WRITE) && !own_copy {
             return Err(Missing::ReadOnly);
         }

@@ -567,7 +567,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
             return Err(Stop::never(self.at));
         }
         let ours = frame.is_anon() && frame.is_exclusive();
-        let stored_to = flags.contains(PteFlags::WRITE) || ours && self.flags.contains(PinFlags::FORCE);
+        let forced = self.flags.contains(PinFlags::FORCE) && flags.contains(PteFlags::SOFT_DIRTY);
+        let stored_to = flags.contains(PteFlags::WRITE) || ours && forced;
         // A writable page of shared memory also allows a long-term pin, because it is never written back.
         let lasts = ours || self.pins.write && frame.is_shmem();
         if self.pins.write && !stored_to || !ours && (frame.is_anon() || own && !lasts) {

@@ -116,6 +116,11 @@ impl<P: Platform> Reverse<'_, P> {
             !marked || watched,
             "the page at {address:?} is marked as protected, but is writable or has no userfaultfd"
         );
+        let tracked = !self.vma.flags().intersects(VmFlags::SOFTDIRTY | VmFlags::HUGETLB | VmFlags::PFNMAP);
+        assert!(
+            !tracked || !flags.contains(PteFlags::WRITE) || flags.contains(PteFlags::SOFT_DIRTY),
+            "the page at {address:?} is writable, but a store would not make it soft-dirty"
+        );
         let Kind::Leaf { pfn, .. } = pte.kind(level) else { return };
         if flags.contains(PteFlags::SPECIAL) {
             return;

@@ -1,17 +1,34 @@
 //! The file /proc/PID/clear_refs: clears the accessed bits of a process's pages, so that smaps later shows
-//! which pages were used after the call.
+//! which pages were used after the call, or the soft-dirty bits, so that pagemap later shows which pages were
+//! written.
 //!
 //! `clear_refs` visits one VMA at a time under the lock of that VMA (`with_next_vma` in `maps.rs`).
 //! `freehold-vmspace/src/aging.rs` clears the bits and flushes the TLBs of each VMA. Without the flush, CPUs
 //! would not set a cleared bit again.
 //! `reports::usage::clear_refs_clears_accessed_bits_of_the_selected_memory` (`engine/freehold/tests`) tests
-//! this file.
+//! it.
+//!
+//! # Soft-dirty pages
+//!
+//! A page counts as soft-dirty if its entry has `PteFlags::SOFT_DIRTY` or its VMA has `VmFlags::SOFTDIRTY`.
+//!
+//! | bit | set by | cleared by |
+//! | --- | --- | --- |
+//! | `SOFT_DIRTY` of an entry | a fault for a store, a fill by a userfaultfd's pager, a move of the page to another address. fork copies the bit | `clear_soft_dirty`, together with the right to write |
+//! | `SOFTDIRTY` of a VMA | mmap, brk, mremap that moves or grows; a merge with a VMA that has the flag. fork copies the flag | `clear_soft_dirty` |
+//!
+//! In a VMA without the flag, a writable entry has the bit (`check.rs` tests this rule). So every store after
+//! `clear_soft_dirty` either finds the bit set, or faults and sets it. `clear_soft_dirty` holds the write
+//! lock of a VMA while it changes the flag and the entries: a fault reads the flag and installs an entry, and
+//! a transfer (`remote/`) checks the bit and stores, under the read lock. `tests/reports/soft_dirty.rs` tests
+//! soft-dirty pages.
 
 use crate::space::AddressSpace;
 use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
 };
+use freehold_sync::Killed;
 use freehold_vmspace::Aging;
 
 /// The VMAs whose accessed bits are cleared, with Linux's numbers.
@@ -75,6 +92,58 @@ impl<P: Platform> AddressSpace<P> {
         };
         while let Some(end) = self.with_next_vma(at, clear) {
             at = end;
+        }
+    }
+
+    /// Clears the soft-dirty bits of all pages (a write of 4 to clear_refs). A page that is written after
+    /// this call, or mapped by a call that begins after this call, is soft-dirty again:
+    /// [`page_entries`](Self::page_entries) reports its entry, or [`maps`](Self::maps) the flag
+    /// [`VmFlags::SOFTDIRTY`] of its VMA.
+    ///
+    /// Pinned anonymous pages, frames of drivers and huge pages of pools keep their bits, as on Linux.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a fatal signal arrives. Some VMAs are cleared then.
+    ///
+    /// # Locks
+    ///
+    /// For each VMA, the mmap lock and the VMA's lock for writing, killably; under them each page table's
+    /// lock. The caller holds no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use core::ops::ControlFlow;
+    /// # use freehold::{PAGE_SIZE, fault::Access, space::*, vma::flags::VmFlags};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 2 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// space.clear_soft_dirty().unwrap();
+    /// assert!(!space.maps(at).next().unwrap().flags.contains(VmFlags::SOFTDIRTY));
+    /// // The next store to a page faults, because the page lost the right to write.
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// let mut dirty = Vec::new();
+    /// space.page_entries(at..at + 2 * PAGE_SIZE, |run| {
+    ///     dirty.push(run.soft_dirty);
+    ///     ControlFlow::Continue(())
+    /// });
+    /// assert_eq!(dirty, [false, true]);
+    /// ```
+    pub fn clear_soft_dirty(&self) -> Result<(), Killed> {
+        let mut at = 0;
+        loop {
+            let guard = self.write_killable()?;
+            let Some(vma) = guard.next(at) else { return Ok(()) };
+            let right = guard.lock_vma_killable(vma)?;
+            at = vma.end();
+            right.set_flags(vma.flags() - VmFlags::SOFTDIRTY);
+            if !vma.flags().intersects(VmFlags::HUGETLB | VmFlags::PFNMAP) {
+                self.vm.clear_soft_dirty(vma.range());
+            }
         }
     }
 }

@@ -7,7 +7,7 @@
 //! | `smaps.rs` | smaps, smaps_rollup, the size of the page tables |
 //! | `pagemap.rs` | /proc/PID/pagemap, PAGEMAP_SCAN |
 //! | `query.rs` | PROCMAP_QUERY |
-//! | `clear_refs.rs` | /proc/PID/clear_refs, which clears accessed bits |
+//! | `clear_refs.rs` | /proc/PID/clear_refs, which clears accessed bits and soft-dirty bits |
 //! | `mincore.rs` | mincore |
 //! | `debug.rs` | no report, but the output of `{:?}` |
 //! | `check.rs` | no report, but the engine's check of its own invariants |

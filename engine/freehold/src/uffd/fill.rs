@@ -34,7 +34,7 @@ use crate::{
         Vma,
         flags::{
             VmFlags,
-            pte_flags::{vma_pte_flags, written},
+            pte_flags::{WRITTEN, vma_pte_flags, written},
         },
     },
     wait::Rounds,
@@ -367,9 +367,7 @@ impl<P: Platform> Filler<'_, P> {
         let rights = vma_pte_flags(vma.flags());
         match self.wp {
             true => rights | PteFlags::UFFD_WP,
-            false if vma.flags().contains(VmFlags::SHARED | VmFlags::WRITE) => {
-                rights | PteFlags::WRITE | PteFlags::DIRTY
-            }
+            false if vma.flags().contains(VmFlags::SHARED | VmFlags::WRITE) => rights | WRITTEN,
             false => rights,
         }
     }

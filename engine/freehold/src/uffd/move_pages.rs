@@ -306,7 +306,7 @@ impl<'m, P: Platform> Mover<'m, P> {
             }
             Kind::Leaf { pfn, .. } => {
                 self.take(tables, from, pfn, both.target().anon_page(to.get()), gather)?;
-                let rights = rights | written(both.target().flags()) | PteFlags::SOFT_DIRTY;
+                let rights = rights | written(both.target().flags());
                 Pte::page(pfn, rights)
             }
             Kind::Marker { kind: MarkerKind::Migration, payload } => {

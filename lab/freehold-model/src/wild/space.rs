@@ -220,6 +220,7 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         9 => space.mincore(addr, len, &mut bytes).is_ok(),
         10 => space.msync(addr, len, SyncFlags::from_bits_retain(v.flags(7) as u32)).is_ok(),
         11 => space.set_arguments(&Arguments { args: v.range(), env: v.range() }).is_ok(),
+        12 if v.below(3) == 0 => space.clear_soft_dirty().is_ok(),
         12 => {
             space.clear_refs(v.of(&[ClearRefs::All, ClearRefs::Anonymous, ClearRefs::Mapped]));
             true

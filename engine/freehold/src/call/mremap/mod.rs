@@ -402,7 +402,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         // As on Linux, the extension merges with the next VMA even if fork created this VMA.
         let (pgoff, anon) =
             (vma.pgoff() + vma.pages(), AnonVma { id: vma.anon().unforked(), ..vma.anon_vma() });
-        let attrs = Attrs { pgoff, anon, ..vma.attrs() };
+        let attrs = Attrs { pgoff, anon, flags: vma.flags() | VmFlags::SOFTDIRTY, ..vma.attrs() };
         let new = self.prepare_new(extension, &attrs)?;
         if !matches!(new, NewMapping::Append(_) | NewMapping::Bridge(..)) {
             // A special VMA does not merge even with its own continuation.
@@ -565,15 +565,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 }
 
-/// Returns the attributes of the moved mapping. Anonymous memory without any pages gets the offsets of its
-/// new place, so that it can merge there. Memory with pages keeps its offsets, because the reverse map finds
-/// the pages by them.
+/// Returns the attributes of the moved mapping, which counts as soft-dirty. Anonymous memory without any
+/// pages gets the offsets of its new place, so that it can merge there. Memory with pages keeps its offsets,
+/// because the reverse map finds the pages by them.
 fn moved_attrs<'v, P: Platform>(source: &'v Vma<P>, request: &Remap) -> Attrs<'v, P> {
     let unfaulted = source.is_anonymous() && !source.anon().is_some();
     let pgoff = if unfaulted { PageIndex::of_byte(request.new_addr) } else { source.pgoff_of(request.addr) };
+    let flags = source.flags() | VmFlags::SOFTDIRTY;
     match source.uffd().filter(|uffd| uffd.wants(Features::EVENT_REMAP)) {
-        Some(_) => Attrs { pgoff, ..source.attrs() },
-        None => Attrs { pgoff, flags: source.flags() - VmFlags::UFFD, uffd: None, ..source.attrs() },
+        Some(_) => Attrs { pgoff, flags, ..source.attrs() },
+        None => Attrs { pgoff, flags: flags - VmFlags::UFFD, uffd: None, ..source.attrs() },
     }
 }
 

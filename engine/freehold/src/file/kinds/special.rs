@@ -308,7 +308,8 @@ impl<P: Platform> Special<P> {
             Caching::WriteThrough => entry |= PteFlags::WRITE_THROUGH,
             Caching::Uncached => entry |= PteFlags::NO_CACHE | PteFlags::WRITE_THROUGH,
         }
-        let direct = flags.contains(VmFlags::SHARED | VmFlags::WRITE);
+        // Without the flag `SOFTDIRTY`, the first store faults and makes the entry soft-dirty.
+        let direct = flags.contains(VmFlags::SHARED | VmFlags::WRITE | VmFlags::SOFTDIRTY);
         entry.set(PteFlags::WRITE, direct && !self.ops.notifies_writes());
         entry
     }

@@ -19,7 +19,8 @@ pub(crate) fn vma_pte_flags(flags: VmFlags) -> PteFlags {
 }
 
 /// Flags of an entry for a store that writes directly to its frame.
-pub(crate) const WRITTEN: PteFlags = PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::ACCESSED);
+pub(crate) const WRITTEN: PteFlags =
+    PteFlags::WRITE.union(PteFlags::DIRTY).union(PteFlags::SOFT_DIRTY).union(PteFlags::ACCESSED);
 
 /// Returns the flags of an entry for a store that writes to its frame. The entry is not writable if the VMA
 /// does not allow stores, because the store is then a forced store of a debugger.

@@ -41,6 +41,8 @@ pub const OPS: &[Op] = &[
         Ok(0)
     })
     .needs_nothing(),
+    op("AddressSpace::clear_soft_dirty", "clear_soft_dirty", |s| made(s.process.clear_soft_dirty()))
+        .needs_nothing(),
     op("AddressSpace::pagemap", "pagemap", |s| {
         let mut runs = 0;
         s.process.pagemap(s.at(0)..s.at(8), |_| runs += 1);
