@@ -82,7 +82,7 @@
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | does not wait for a processor that spins for T |
-//! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `memory_failed` | L | no | no | |
+//! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `thread_id`, `memory_failed` | L | no | no | |
 //! | `walk_tables` | no context, not even L | no | no | its function reads entries and tries to take T |
 //!
 //! "May sleep" and "may allocate" say what an implementation may do. An implementation must not wait for
@@ -222,6 +222,12 @@ pub unsafe trait Platform: TableMemory + Host {
     /// locks of the engine held.
     fn set_pkey_rights(&self, pkey: u8, rights: PkeyRights) {
         let _ = (pkey, rights);
+    }
+
+    /// Returns the number of the calling thread, as the programs of its process see it (gettid). The messages
+    /// of a userfaultfd contain it if its pager asks for it.
+    fn thread_id(&self) -> u32 {
+        0
     }
 
     /// Returns the engine's record of a frame, which is all zero while the frame is free. A frame of storage

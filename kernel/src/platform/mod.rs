@@ -262,6 +262,10 @@ unsafe impl Platform for Machine {
         features::set_pkey_rights(pkey, rights);
     }
 
+    fn thread_id(&self) -> u32 {
+        current().tid()
+    }
+
     #[inline(always)]
     fn frame(&self, pfn: Pfn) -> &Frame {
         frames::record(pfn.get())

@@ -208,13 +208,13 @@ fn answer(
 /// context.
 fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
     Ok(match message {
-        Message::Fault { addr, reason, write } => {
+        Message::Fault { addr, reason, write, thread } => {
             let why = match reason {
                 FaultReason::Missing => 0,
                 FaultReason::WriteProtect => 2,
                 FaultReason::Minor => 4,
             };
-            [0x12, why | u64::from(write), addr, 0]
+            [0x12, why | u64::from(write), addr, thread.into()]
         }
         Message::Fork(child) => {
             let fault = Fault {

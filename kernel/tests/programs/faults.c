@@ -61,6 +61,34 @@ static void take_message_of(char *page) {
     struct uffd_msg message;
     CHECK(read(uffd, &message, sizeof message) == sizeof message);
     CHECK(message.event == UFFD_EVENT_PAGEFAULT && (message.arg.pagefault.address & -PAGE) == (unsigned long)page);
+    CHECK(message.arg.pagefault.feat.ptid == 0);
+}
+
+// Opens a userfaultfd with these features. Returns the features that the system offers.
+static unsigned long open_with(unsigned long features) {
+    uffd = syscall(SYS_userfaultfd, O_NONBLOCK | O_CLOEXEC);
+    struct uffdio_api api = {.api = UFFD_API, .features = features};
+    CHECK(uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api));
+    return api.features;
+}
+
+static void *load_as_thread(void *id) {
+    *(int *)id = gettid();
+    return load(area + 3 * PAGE);
+}
+
+static void message_names_the_thread(void) {
+    struct uffd_msg message;
+    int thread = 0;
+    CHECK(open_with(UFFD_FEATURE_THREAD_ID) & UFFD_FEATURE_THREAD_ID);
+    struct uffdio_register range = {{(long)area + 3 * PAGE, PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+    CHECK(!pthread_create(&faulting, 0, load_as_thread, &thread) && polled(10000) == POLLIN);
+    CHECK(read(uffd, &message, sizeof message) == sizeof message);
+    CHECK(thread != getpid() && message.arg.pagefault.feat.ptid == (unsigned)thread);
+    fill(area + 3 * PAGE, 'd');
+    CHECK(!pthread_join(faulting, 0));
+    close(uffd);
 }
 
 // A poll reports the message without taking it, and the message wakes an epoll.
@@ -130,6 +158,7 @@ int main(void) {
     PART(poll_fails_without_api_call_or_nonblock);
     PART(poll_reports_a_fault);
     PART(signal_interrupts_a_waiting_fault);
+    PART(message_names_the_thread);
     PART(huge_segment_reserves_its_pages);
     PART(blocks_of_a_file_count_present_pages);
     return 0;

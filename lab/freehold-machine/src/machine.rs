@@ -271,6 +271,12 @@ unsafe impl<F: Format> Platform for Machine<F> {
         }
     }
 
+    /// Returns the number of the CPU that the calling thread runs on, plus 1, or 0 without a CPU.
+    fn thread_id(&self) -> u32 {
+        context::check("thread_id", context::SLEEPS);
+        self.inner.current_cpu().map_or(0, |cpu| cpu as u32 + 1)
+    }
+
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {
         context::check("memory_failed", context::SLEEPS);
         // Only tests read the list. The push is exempt from failure injection, because this function cannot

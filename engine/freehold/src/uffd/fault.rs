@@ -102,7 +102,8 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<(), E> {
         let context = &fault.context;
         let told = if context.wants(Features::EXACT_ADDRESS) { addr } else { fault.page };
-        let waiter = Waiter::for_page(told, fault.reason, fault.write);
+        let thread = if context.wants(Features::THREAD_ID) { self.platform().thread_id() } else { 0 };
+        let waiter = Waiter::for_page(told, fault.reason, fault.write, thread);
         let Some(queued) = context.queue.enter(&waiter) else { return Ok(()) };
         // Checks only after queueing: from now on, a pager that fills the page and a call that unregisters
         // the VMA find this waiter in the queue.

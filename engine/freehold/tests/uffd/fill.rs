@@ -118,6 +118,21 @@ fn fills_wake_only_threads_in_their_range() {
     });
 }
 
+/// With THREAD_ID, the message names the faulting thread. Without the feature, the number is 0.
+#[test]
+fn message_names_the_faulting_thread() {
+    for (features, number) in [(Features::empty(), 0), (Features::THREAD_ID, 2)] {
+        everywhere(|world, process, _| {
+            let uffd = registered(process, 1, MISSING, features);
+            let program = |cpu: &mut Vcpu| process.load::<u64>(cpu, page(0)).unwrap();
+            with_pager(world, program, || {
+                assert!(matches!(uffd.read(), Ok(Message::Fault { thread, .. }) if thread == number));
+                uffd.copy(page(0), &bytes(1), WAKE).unwrap();
+            });
+        });
+    }
+}
+
 #[test]
 fn copy_fills_the_page_cache_of_shared_memory() {
     everywhere(|world, process, cpu| {

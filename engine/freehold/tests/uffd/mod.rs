@@ -84,7 +84,9 @@ fn map_shmem(process: &Process, at: u64, pages: u64, flags: MapFlags, file: &Cou
 #[track_caller]
 fn assert_fault(uffd: &Uffd, at: u64, why: FaultReason, store: bool) {
     match uffd.read() {
-        Ok(Message::Fault { addr, reason, write }) => assert_eq!((addr, reason, write), (at, why, store)),
+        Ok(Message::Fault { addr, reason, write, .. }) => {
+            assert_eq!((addr, reason, write), (at, why, store));
+        }
         other => panic!("{other:?}"),
     }
 }

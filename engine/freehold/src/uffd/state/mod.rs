@@ -50,6 +50,9 @@ bitflags! {
         const EVENT_UNMAP = 1 << 6;
         /// UFFD_FEATURE_SIGBUS: a fault fails with SIGBUS instead of waiting.
         const SIGBUS = 1 << 7;
+        /// UFFD_FEATURE_THREAD_ID: messages about faults contain the number of the faulting thread
+        /// ([`Platform::thread_id`]).
+        const THREAD_ID = 1 << 8;
         /// UFFD_FEATURE_MINOR_HUGETLBFS: announces minor faults of huge pages of pools.
         const MINOR_HUGETLBFS = 1 << 9;
         /// UFFD_FEATURE_MINOR_SHMEM: announces minor faults of shared memory.
@@ -111,6 +114,8 @@ pub enum Message<P: Platform> {
         reason: FaultReason,
         /// True if the access was a store (UFFD_PAGEFAULT_FLAG_WRITE).
         write: bool,
+        /// The number of the thread that made the access, with [`Features::THREAD_ID`]; otherwise 0.
+        thread: u32,
     },
     /// UFFD_EVENT_FORK: a child has a copy of the registered memory. The value is the child's context;
     /// dropping it unregisters the child's memory.

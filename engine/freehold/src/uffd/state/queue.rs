@@ -78,6 +78,7 @@ enum Cause<P: Platform> {
         addr: u64,
         reason: FaultReason,
         write: bool,
+        thread: u32,
     },
     /// `None` after the message was read; reading also ends the change.
     Event(Option<(Message<P>, Change<P>)>),
@@ -111,9 +112,9 @@ impl<P: Platform> Waiter<P> {
         }
     }
 
-    /// Creates a waiter for the page at `addr`.
-    pub fn for_page(addr: u64, reason: FaultReason, write: bool) -> Self {
-        Self::new(Cause::Fault { addr, reason, write }, (addr / PAGE_SIZE) as usize % TURNS)
+    /// Creates a waiter for the page at `addr`, whose message names `thread`.
+    pub fn for_page(addr: u64, reason: FaultReason, write: bool, thread: u32) -> Self {
+        Self::new(Cause::Fault { addr, reason, write, thread }, (addr / PAGE_SIZE) as usize % TURNS)
     }
 
     /// Creates a waiter that waits until its event is read.
@@ -224,8 +225,8 @@ impl<P: Platform> Lists<P> {
             self.pending.unlink(waiter);
             self.delivered.push(waiter, WaiterState::Delivered);
             // SAFETY: the lock, which is held, guards a member's `what`.
-            if let Cause::Fault { addr, reason, write } = unsafe { &*waiter.what.get() } {
-                return Some(Message::Fault { addr: *addr, reason: *reason, write: *write });
+            if let Cause::Fault { addr, reason, write, thread } = unsafe { &*waiter.what.get() } {
+                return Some(Message::Fault { addr: *addr, reason: *reason, write: *write, thread: *thread });
             }
         }
         // SAFETY: as above.
