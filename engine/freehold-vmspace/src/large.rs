@@ -13,7 +13,7 @@ use crate::{
     platform::Platform,
     write_protect::{is_protected, protected, unprotected},
 };
-use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags};
+use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
 
 /// Returns the addresses of the entries of `level` in `range`.
 fn pages(range: UserRange, level: Level) -> impl Iterator<Item = VirtAddr> {
@@ -40,7 +40,7 @@ impl<P: Platform> VmSpace<P> {
     }
 
     /// Ensures that a table with entries of `level` exists for `address`.
-    fn large_table(&self, address: VirtAddr, level: Level) -> Result<(), NoMemory> {
+    pub(crate) fn large_table(&self, address: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let made = match level {
             Level::Pud => self.pud_table_alloc(address).map(drop),
             _ => self.pmd_table_alloc(address).map(drop),
@@ -111,13 +111,7 @@ impl<P: Platform> VmSpace<P> {
     /// Ends the write protection of the pages of `range`, like [`write_unprotect`](Self::write_unprotect).
     pub fn write_unprotect_large(&self, level: Level, range: UserRange) {
         for address in pages(range, level).filter(|address| self.large_entry(*address, level).is_some()) {
-            let Some(mut leaf) = self.lock_leaf(address, level) else { continue };
-            // No flush is needed: a TLB does not cache markers, and a protected entry lacks the right to
-            // write before and after the change.
-            match is_wp_marker(leaf.pte()) {
-                true => _ = leaf.replace(Pte::NONE, &mut NotCached),
-                false => _ = leaf.change(&mut NotCached, |pte| unprotected(pte, level)),
-            }
+            self.write_unprotect_leaf(address, level);
         }
     }
 

@@ -21,7 +21,7 @@
 //! | `memory/` | free frames per CPU, pools of huge pages, runs of frames |
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
-//! | `protect.rs`, `write_protect.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
+//! | `protect.rs`, `write_protect.rs`, `protect_reported.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
 //! | `aging.rs`, `soft_dirty.rs` | clearing accessed, dirty and soft-dirty bits |
 //! | `zap.rs`, `collapse.rs` | removing pages |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
@@ -57,6 +57,7 @@ mod move_entries;
 mod page_index;
 pub mod platform;
 mod protect;
+mod protect_reported;
 mod request;
 mod residency;
 mod rss;

@@ -32,6 +32,18 @@ pub enum PageKind {
     Special,
 }
 
+impl PageKind {
+    /// Returns the kind of the page that an entry maps. The caller has locked the table of the entry.
+    pub(crate) fn of<P: Platform>(memory: &Memory<P>, pfn: Pfn, flags: PteFlags) -> Self {
+        match flags.contains(PteFlags::SPECIAL) {
+            true if memory.is_zero(pfn) => PageKind::Zero,
+            true => PageKind::Special,
+            false if memory.platform().frame(pfn).is_anon() => PageKind::Anon,
+            false => PageKind::File,
+        }
+    }
+}
+
 /// The contents of a page's entry in the page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageEntry {
@@ -233,12 +245,7 @@ struct EntriesVisitor<'p, P: Platform, const RUNS: usize> {
 impl<P: Platform, const RUNS: usize> EntriesVisitor<'_, P, RUNS> {
     /// Returns the contents of an entry that maps `pfn`. `maps` is the number of entries that map the page.
     fn page(&self, pfn: Pfn, flags: PteFlags, maps: impl FnOnce(Pfn) -> u32) -> PageEntry {
-        let kind = match flags.contains(PteFlags::SPECIAL) {
-            true if self.memory.is_zero(pfn) => PageKind::Zero,
-            true => PageKind::Special,
-            false if self.memory.platform().frame(pfn).is_anon() => PageKind::Anon,
-            false => PageKind::File,
-        };
+        let kind = PageKind::of(self.memory, pfn, flags);
         let exclusive = matches!(kind, PageKind::Anon | PageKind::File) && maps(pfn) == 1;
         PageEntry::Page { kind, exclusive }
     }

@@ -2,7 +2,8 @@
 //!
 //! The functions here only change entries, under the lock of one table at a time. `uffd/protect.rs` of
 //! `freehold` decides which ranges may be protected and wakes waiting faults. The documentation of the module
-//! `uffd` there says when the flag and the marker exist. `large.rs` does the same for huge pages of pools.
+//! `uffd` there says when the flag and the marker exist. `large.rs` does the same for huge pages of pools,
+//! and `protect_reported.rs` protects the pages that a report has shown.
 //! `tests/uffd/protect.rs` of `freehold` tests the protection.
 
 use crate::{
@@ -41,6 +42,27 @@ impl<P: Platform> VmSpace<P> {
     pub fn write_unprotect(&self, range: UserRange) {
         let walked = self.walk(range.va(), &mut Unprotecting);
         debug_assert!(walked.is_ok(), "removing marks ran out of memory");
+    }
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Ends the write protection of the page at `address`, of any size, like
+    /// [`write_unprotect`](Self::write_unprotect). Does nothing if the table was reclaimed.
+    pub fn write_unprotect_page(&self, address: VirtAddr) {
+        let (_, level) = self.peek(address);
+        self.write_unprotect_leaf(address, level);
+    }
+
+    /// Ends the write protection of the entry of `level` at `address`.
+    pub(crate) fn write_unprotect_leaf(&self, address: VirtAddr, level: Level) {
+        let Some(mut leaf) = self.lock_leaf(address, level) else { return };
+        // No flush is needed: a TLB does not cache markers, and a protected entry lacks the right to write
+        // before and after the change.
+        match is_wp_marker(leaf.pte()) {
+            true => _ = leaf.replace(Pte::NONE, &mut NotCached),
+            false => _ = leaf.change(&mut NotCached, |pte| unprotected(pte, level)),
+        }
     }
 }
 

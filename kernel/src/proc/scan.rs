@@ -6,8 +6,8 @@
 //! rounds, because a program sees in `walk_end` where the last full round ended. No lock is held while the
 //! regions are copied. The program `pagemap.c` of the tests checks the request.
 //!
-//! The engine has no VMA in which userfaultfd write-protects without a pager (WP_ASYNC), so the scan never
-//! protects pages.
+//! A scan may also write-protect the pages that it finds, in VMAs in which a store ends the protection
+//! (WP_ASYNC). The engine protects pages after it has reported them (`AddressSpace::protect_entries`).
 #![expect(unsafe_code, reason = "declares that the structures of the request have no padding")]
 
 use super::maps::space;
@@ -17,11 +17,11 @@ use crate::sched::checkpoint;
 use alloc::vec::Vec;
 use core::mem::offset_of;
 use core::ops::{ControlFlow, Range};
-use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use freehold::report::maps::MapLine;
 use freehold::report::pagemap::{EntryRun, MarkerKind, PageEntry, PageKind};
 use freehold::vma::flags::VmFlags;
+use freehold::{PAGE_SIZE, UserRange};
 use linux_raw_sys::general::{page_region, pm_scan_arg};
 use user::UserPtr;
 
@@ -33,6 +33,8 @@ const WP_MATCHING: u64 = 1 << 0;
 /// Flag of a scan: fails at a VMA without WP_ASYNC.
 const CHECK_WPASYNC: u64 = 1 << 1;
 
+/// Category: in a VMA with WP_ASYNC.
+const WPALLOWED: u64 = 1 << 0;
 /// Category: not write-protected by userfaultfd.
 const WRITTEN: u64 = 1 << 1;
 /// Category: a page of a file or of shared memory.
@@ -49,9 +51,11 @@ const HUGE: u64 = 1 << 6;
 const SOFT_DIRTY: u64 = 1 << 7;
 /// Category: a guarded page.
 const GUARD: u64 = 1 << 8;
-/// All categories. No page here has the first, WPALLOWED.
+/// All categories.
 const CATEGORIES: u64 = (1 << 9) - 1;
 
+/// Number of small pages in a huge page of a pool.
+const HUGE_PAGES: u64 = 512;
 /// Number of regions after which a round ends.
 const ROUND: usize = 512;
 
@@ -78,6 +82,8 @@ pub fn scan(process: &Process, at: u64) -> Result<u64, Errno> {
         pages_left: if asked.max_pages == 0 { u64::MAX } else { asked.max_pages },
         asked,
         regions,
+        unprotected: Vec::new(),
+        unit: 1,
         written: 0,
     };
     let done = scan.perform(&space);
@@ -122,6 +128,10 @@ struct Scan {
     pages_left: u64,
     /// The regions of this round.
     regions: Vec<page_region>,
+    /// Pages that were found and that the scan has to protect.
+    unprotected: Vec<EntryRun>,
+    /// Number of pages that can only be protected together in the current VMA.
+    unit: u64,
     /// Number of regions that the program has.
     written: u64,
 }
@@ -170,44 +180,84 @@ impl Scan {
     /// Scans a part of a VMA.
     fn vma(&mut self, space: &Space, line: &MapLine<Machine>, part: Range<u64>) -> Result<(), Stop> {
         checkpoint().map_err(Stop::Failed)?;
-        if self.asked.flags & CHECK_WPASYNC != 0 {
+        if !line.wp_async && self.asked.flags & CHECK_WPASYNC != 0 {
             return Err(Stop::Failed(Errno::EPERM));
         }
-        let is_left_out = self.asked.flags & WP_MATCHING != 0 || line.flags.contains(VmFlags::PFNMAP);
-        if is_left_out || self.asked.vec_len == 0 {
+        let protects = self.asked.flags & WP_MATCHING != 0;
+        let is_left_out = protects && !line.wp_async || line.flags.contains(VmFlags::PFNMAP);
+        if is_left_out || self.asked.vec_len == 0 && !protects {
             return Ok(());
         }
-        let of_vma = if line.flags.contains(VmFlags::SOFTDIRTY) { SOFT_DIRTY } else { 0 };
-        let without_table = of_vma | if line.flags.contains(VmFlags::HUGETLB) { HUGE } else { 0 };
+        let is_huge = line.flags.contains(VmFlags::HUGETLB);
+        self.unit = if protects && is_huge { HUGE_PAGES } else { 1 };
+        let of = |flag, category| if line.flags.contains(flag) { category } else { 0 };
+        let of_vma = of(VmFlags::SOFTDIRTY, SOFT_DIRTY) | if line.wp_async { WPALLOWED } else { 0 };
+        // Pages without a page table count as written only if userfaultfd could protect them.
+        let without_table = of_vma | of(VmFlags::HUGETLB, HUGE) | of(VmFlags::UFFD_WP, WRITTEN);
+        let gap = |start, end| EntryRun {
+            range: UserRange::new(start, end),
+            entry: PageEntry::Empty,
+            write_protected: false,
+            soft_dirty: false,
+            huge: is_huge,
+        };
         let (mut next, mut found) = (part.start, Ok(()));
         space.page_entries(part.clone(), |run| {
+            let (end, of_run) = (run.range.end(), of_vma | categories(&run));
             found = checkpoint()
                 .map_err(Stop::Failed)
-                .and_then(|()| self.add(next..run.range.start(), without_table))
-                .and_then(|()| self.add(run.range.addresses(), of_vma | categories(&run)));
-            next = run.range.end();
+                .and_then(|()| self.add(space, gap(next, run.range.start()), without_table))
+                .and_then(|()| self.add(space, run, of_run));
+            next = end;
             if found.is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
-        found?;
-        self.add(next..part.end, without_table)
+        let found = found.and_then(|()| self.add(space, gap(next, part.end), without_table));
+        self.protect(space).map_err(Stop::Failed)?;
+        found
+    }
+
+    /// Protects the pages that were found since the last call.
+    fn protect(&mut self, space: &Space) -> Result<(), Errno> {
+        let protected = space.protect_entries(&self.unprotected).map_err(|error| error.errno());
+        self.unprotected.clear();
+        protected
     }
 
     /// Adds consecutive pages of equal categories, if they match.
-    fn add(&mut self, pages: Range<u64>, categories: u64) -> Result<(), Stop> {
+    fn add(&mut self, space: &Space, run: EntryRun, categories: u64) -> Result<(), Stop> {
+        let pages = run.range.addresses();
         if pages.is_empty() || !self.matches(categories) {
             return Ok(());
         }
-        let fit = self.pages_left.min((pages.end - pages.start) / PAGE_SIZE);
-        let end = pages.start + fit * PAGE_SIZE;
-        let categories = categories & self.asked.return_mask;
-        let is_full = self.regions.len() as u64 == self.room();
-        match self.regions.last_mut() {
-            _ if fit == 0 => return Err(Stop::Full(pages.start)),
-            Some(last) if last.end == pages.start && last.categories == categories => last.end = end,
-            _ if is_full => return Err(Stop::Full(pages.start)),
-            _ => self.regions.push(page_region { start: pages.start, end, categories }),
+        let protects = self.asked.flags & WP_MATCHING != 0;
+        let mut end = pages.end;
+        if self.asked.vec_len > 0 {
+            let mut fit = self.pages_left.min((pages.end - pages.start) / PAGE_SIZE);
+            // Leaves out a part of a huge page of a pool, as Linux does.
+            let is_part = !(pages.start / PAGE_SIZE).is_multiple_of(self.unit);
+            fit = if is_part { 0 } else { fit - fit % self.unit };
+            if fit == 0 && self.unit > 1 {
+                self.walk_end = pages.start;
+                return Ok(());
+            }
+            end = pages.start + fit * PAGE_SIZE;
+            let categories = categories & self.asked.return_mask;
+            let is_full = self.regions.len() as u64 == self.room();
+            match self.regions.last_mut() {
+                _ if fit == 0 => return Err(Stop::Full(pages.start)),
+                Some(last) if last.end == pages.start && last.categories == categories => last.end = end,
+                _ if is_full => return Err(Stop::Full(pages.start)),
+                _ => self.regions.push(page_region { start: pages.start, end, categories }),
+            }
+            self.pages_left -= fit;
         }
-        self.pages_left -= fit;
+        if protects && !run.write_protected {
+            if self.unprotected.len() == ROUND {
+                self.protect(space).map_err(Stop::Failed)?;
+            }
+            self.unprotected.try_reserve(1).map_err(|_| Stop::Failed(Errno::ENOMEM))?;
+            self.unprotected.push(EntryRun { range: run.range.with_end(end), ..run });
+        }
         if end < pages.end { Err(Stop::Full(end)) } else { Ok(()) }
     }
 

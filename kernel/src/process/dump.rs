@@ -149,7 +149,7 @@ impl Part {
     /// Chooses the contents as for a process with the default filter: private memory that was written,
     /// anonymous shared memory, and the first page of each file, in which programs have their headers.
     fn new(smap: &Smap<Machine>) -> Self {
-        let &MapLine { start, end, flags, offset, ref name } = &smap.line;
+        let &MapLine { start, end, flags, offset, ref name, .. } = &smap.line;
         let (is_shared, is_huge) = (flags.contains(VmFlags::SHARED), smap.page_bytes > PAGE_SIZE);
         let file = match name {
             MapName::Object(object) => object.file().filter(|_| !is_huge),

@@ -262,6 +262,96 @@ static void protected_pages_are_not_written(void) {
     close(uffd);
 }
 
+// Checks which of eight pages with asynchronous protection are not protected.
+#define WRITTEN_ARE(at, ...) CHECK(written_are(at, sizeof (int[]){__VA_ARGS__} / sizeof(int), (int[]){__VA_ARGS__}))
+
+// Returns 1 if exactly these pages among eight are not protected. Protects nothing.
+static int written_are(char *at, int count, int *pages) {
+    struct scan s = of(at, 8);
+    s.flags = 2;
+    s.mask = WRITTEN;
+    int regions = scan(&s), next = 0;
+    for (int n = 0; n < regions; n++)
+        for (uint64_t page = found[n].start; page < found[n].end; page += PAGE)
+            if (next == count || (page - s.start) / PAGE != (unsigned)pages[next++])
+                return 0;
+    return regions >= 0 && next == count;
+}
+
+// Protects the written pages, at most `most` if that is not 0. Returns the number of regions.
+static int protect_written(char *at, size_t pages, int most) {
+    struct scan s = of(at, pages);
+    s.flags = 3;
+    s.mask = s.returned = WRITTEN;
+    s.max_pages = most;
+    return scan(&s);
+}
+
+static void stores_end_asynchronous_protection(void) {
+    int uffd = syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK), ends[2];
+    // Asynchronous protection (1 << 15).
+    struct { uint64_t api, features, ioctls; } api = {0xaa, 1 << 15, 0};
+    CHECK(uffd >= 0 && !ioctl(uffd, _IOC(_IOC_READ | _IOC_WRITE, 0xaa, 0x3f, 24), &api) && (api.features & 1 << 15));
+    int file = memfd_create("pages", 0);
+    CHECK(file >= 0 && !ftruncate(file, 8 * PAGE) && !pipe(ends));
+    char *all[] = {anon(8), map(8, MAP_SHARED, file), map(8, MAP_PRIVATE, file)};
+    for (int n = 0; n < 3; n++) {
+        char *at = all[n];
+        struct { struct range range; uint64_t mode, ioctls; } asked = {{(uintptr_t)at, 8 * PAGE}, 2, 0};
+        at[0] = at[2 * PAGE] = 1;
+        CHECK(!ioctl(uffd, _IOC(_IOC_READ | _IOC_WRITE, 0xaa, 0, 32), &asked));
+        WRITTEN_ARE(at, 0, 1, 2, 3, 4, 5, 6, 7);
+        CHECK(protect_written(at, 8, 0) == 1 && written_are(at, 0, 0));
+        CHECK(read_page(at) == 1 && read_page(at + PAGE) != 1 && written_are(at, 0, 0));
+        at[PAGE] = at[2 * PAGE] = 2;
+        at[5 * PAGE] = 3;
+        CHECK(at[0] == 1 && at[2 * PAGE] == 2);
+        WRITTEN_ARE(at, 1, 2, 5);
+        // A scan protects only the pages that it reports.
+        CHECK(protect_written(at, 8, 2) == 1);
+        WRITTEN_ARE(at, 5);
+        // A system call stores without the program.
+        CHECK(write(ends[1], "x", 1) == 1 && read(ends[0], at + 7 * PAGE, 1) == 1 && at[7 * PAGE] == 'x');
+        WRITTEN_ARE(at, 5, 7);
+        CHECK(protect_written(at, 8, 0) == 2 && written_are(at, 0, 0));
+        // A scan without room for regions protects all pages that match.
+        at[3 * PAGE] = 4;
+        WRITTEN_ARE(at, 3);
+        struct scan s = of(at, 8);
+        s.flags = 1;
+        s.mask = WRITTEN;
+        s.vec = s.vec_len = 0;
+        CHECK(scan(&s) == 0 && walked(&s) == 8 && written_are(at, 0, 0));
+        // The category of such memory.
+        s = of(at, 8);
+        s.mask = s.returned = 1;
+        CHECK(scan(&s) == 1 && found[0].end == s.end && found[0].categories == 1);
+    }
+    char *at = all[0];
+    CHECK(!madvise(at + 2 * PAGE, PAGE, MADV_DONTNEED));
+    WRITTEN_ARE(at, 2);
+    CHECK(protect_written(at, 8, 0) == 1 && written_are(at, 0, 0));
+    pid_t child = fork();
+    if (!child) {
+        at[0] = 9;
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && written_are(at, 0, 0));
+    at[0] = 5;
+    CHECK(!mprotect(at, 8 * PAGE, PROT_READ) && !mprotect(at, 8 * PAGE, RW));
+    WRITTEN_ARE(at, 0);
+    close(uffd);
+    struct scan s = of(at, 8);
+    s.mask = WRITTEN;
+    CHECK(scan(&s) >= 1 && found[0].start == s.start);
+    s.flags = 2;
+    CHECK(scan(&s) == -EPERM);
+    at[6 * PAGE] = 1;
+    for (int n = 0; n < 3; n++) munmap(all[n], 8 * PAGE);
+    close(file);
+}
+
 static void masks_select_pages(void) {
     char *at = anon(8);
     at[0] = at[PAGE] = at[3 * PAGE] = at[4 * PAGE] = 1;
@@ -539,6 +629,7 @@ int main(int arguments, char **values) {
     PART(memory_without_a_page_table_is_not_written);
     PART(huge_pages_are_one_region);
     PART(protected_pages_are_not_written);
+    PART(stores_end_asynchronous_protection);
     PART(masks_select_pages);
     PART(limits_end_the_scan_at_the_next_match);
     PART(long_scans_go_on_in_rounds);

@@ -37,7 +37,7 @@ pub fn compiled() -> Vec<*const ()> {
             pkey_free remap_file_pages shmat shmdt install_special install_specials move_stack handle_fault
             read_cmdline read_environ read_memory write_memory read_vectored write_vectored pin_user_pages
             pin_user_pages_fast pin_user_pages_fast_only process_vm_readv process_vm_writev check clear_refs
-            clear_soft_dirty maps mincore frame_at query_vma smaps smaps_rollup page_table_bytes set_arguments arguments read
+            clear_soft_dirty protect_entries maps mincore frame_at query_vma smaps smaps_rollup page_table_bytes set_arguments arguments read
             read_killable try_read write write_killable write_exclusive_range set_mdwe new counts rss faults
             vma_info set_thp_disable find_vma probe_at;
         Engine: new failed_frames trim drop_clean huge_pool resize_huge_pool try_to_unmap mkclean referenced

@@ -70,6 +70,9 @@ pub struct MapLine<P: Platform> {
     pub offset: u64,
     /// Name of the mapping.
     pub name: MapName<P>,
+    /// True if stores to write-protected pages end the protection
+    /// ([`Features::WP_ASYNC`](crate::uffd::Features::WP_ASYNC)).
+    pub wp_async: bool,
 }
 
 impl<P: Platform> MapLine<P> {
@@ -89,7 +92,8 @@ impl<P: Platform> MapLine<P> {
             Object::Anonymous => MapName::None,
             object => MapName::Object(object.clone()),
         };
-        MapLine { start: part.start(), end: part.end(), flags: vma.flags(), offset, name }
+        let (flags, wp_async) = (vma.flags(), vma.is_wp_async());
+        MapLine { start: part.start(), end: part.end(), flags, offset, name, wp_async }
     }
 
     /// Returns the four letters of the rights, such as `rw-p`.

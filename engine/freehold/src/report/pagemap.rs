@@ -1,23 +1,26 @@
 //! The reports /proc/PID/pagemap and PAGEMAP_SCAN: the contents of the page tables of a range, the present
-//! pages and their kinds, and the frame of one page.
+//! pages and their kinds, the frame of one page, and the write protection of reported pages.
 //!
 //! Each VMA is read under its own lock (`with_next_vma` in `maps.rs`), and each page table under the table's
 //! lock. Runs of pages are collected in a small buffer on the stack, and `sink` gets them after the locks are
-//! released, because `sink` may write to the memory of a program. `reports::maps`, `reports::entries` and
+//! released, because `sink` may write to the memory of a program. `reports::maps`, `reports::entries`,
+//! `uffd::protect_async` and
 //! `every_call::edges::reports_round_ranges_to_whole_pages` (`engine/freehold/tests`) test this file.
 
 use crate::space::AddressSpace;
-use crate::{PAGE_SIZE, Pfn, VirtAddr, platform::Platform};
+use crate::{PAGE_SIZE, Pfn, VirtAddr, error::UffdError, platform::Platform, wait::Rounds};
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::Level;
-use freehold_vmspace::UserRange;
 pub use freehold_vmspace::{EntryRun, MarkerKind, PageEntry, PageKind};
+use freehold_vmspace::{HugePageSize, UserRange, VmGather};
 
 /// Number of runs that are collected under the locks before `sink` receives them. Each run takes 24 bytes of
 /// a kernel stack.
 const RUNS: usize = 32;
 const _: () = assert!(size_of::<EntryRun>() == 24);
+/// Number of pages that are protected in one hold of the VMA's lock.
+const BATCH: u64 = 512;
 
 /// Consecutive present pages of one kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -127,6 +130,87 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(last) = last {
             sink(last);
         }
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Write-protects the pages of `runs`, which [`page_entries`](Self::page_entries) has reported
+    /// (PM_SCAN_WP_MATCHING). Leaves out VMAs in which a store does not end the protection
+    /// ([`Features::WP_ASYNC`](crate::uffd::Features::WP_ASYNC)), and pages whose entries have changed since
+    /// the report: they stay unprotected, and the next report shows them as such.
+    /// A run of `PageEntry::Empty` may also stand for pages without a page table.
+    ///
+    /// Splits huge pages of anonymous memory. Leaves out a huge page of a pool if a run contains only a part
+    /// of it.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `OutOfMemory` if there is no memory for page tables, or with `Killed` if a fatal signal
+    /// arrives. Some pages are protected then.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`page_entries`](Self::page_entries), for a batch of pages at a time. The caller holds no
+    /// lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use core::ops::ControlFlow;
+    /// # use freehold::{PAGE_SIZE, fault::Access, space::*, uffd::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let uffd = Userfaultfd::new(&space, UffdConfig::new().features(Features::WP_ASYNC)).unwrap();
+    /// uffd.register(at, 4 * PAGE_SIZE, RegisterMode::WP).unwrap();
+    /// let written = || {
+    ///     let mut runs = Vec::new();
+    ///     space.page_entries(at..at + 4 * PAGE_SIZE, |run| {
+    ///         runs.extend((!run.write_protected).then_some(run));
+    ///         ControlFlow::Continue(())
+    ///     });
+    ///     runs
+    /// };
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// space.protect_entries(&written()).unwrap();
+    /// assert!(written().is_empty());
+    /// space.handle_fault(at + PAGE_SIZE, Access::WRITE).unwrap();
+    /// assert_eq!(written()[0].range.start(), at + PAGE_SIZE);
+    /// ```
+    pub fn protect_entries(&self, runs: &[EntryRun]) -> Result<(), UffdError> {
+        let (mut gather, mut rounds) = (self.vm.gather(), Rounds::new());
+        let protected = runs.iter().try_for_each(|run| self.protect_run(run, &mut gather, &mut rounds));
+        // Also flushes entries that other tasks have changed but not flushed yet: no store to the pages
+        // succeeds without a fault after this call has returned.
+        gather.finish();
+        protected
+    }
+
+    fn protect_run(
+        &self,
+        run: &EntryRun,
+        gather: &mut VmGather<'_, P, 1>,
+        rounds: &mut Rounds,
+    ) -> Result<(), UffdError> {
+        let mut at = run.range.start();
+        while at < run.range.end() {
+            rounds.again::<P>()?;
+            let next = self.with_next_vma(at, |vma, part| {
+                let level = vma.huge_page_size().map_or(Level::Pte, HugePageSize::level);
+                let batch = part.start().saturating_add(BATCH * level.span());
+                let end = part.end().min(run.range.end()).min(batch);
+                if part.start() < end && vma.is_wp_async() {
+                    self.vm.protect_reported(UserRange::new(part.start(), end), run, level, gather)?;
+                }
+                Ok::<_, UffdError>(end.max(at))
+            });
+            match next {
+                Some(next) => at = next?,
+                None => break,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,9 @@
 //! that checked before it queued could miss its wake-up. A waiting fault holds no lock and no reference into
 //! the address space (hazard C-25).
 //!
+//! With the feature `WP_ASYNC`, a store to a write-protected page does not wait: `ask_pager` ends the
+//! protection of the page, and the fault goes on.
+//!
 //! `state/queue.rs` has the queue and its lock. The pager's side is in `fill.rs` and `protect.rs`. The tests
 //! are `uffd` (`engine/freehold/tests`) and `uffd` (`shuttle_engine`).
 
@@ -17,6 +20,7 @@ use crate::{
     file::{Object, Wanted},
     platform::Platform,
     space::AddressSpace,
+    uprobe::state as probe_state,
     vma::{
         Vma,
         flags::{VmFlags, pte_flags::vma_pte_flags},
@@ -29,11 +33,15 @@ use freehold_vmspace::{NoMemory, is_wp_marker};
 impl<P: Platform> AddressSpace<P> {
     /// Returns the outcome of a fault in a registered VMA, or `None` if the engine serves the fault without
     /// the pager. `page` is the start of a small page, or of a huge page of a pool whose tables the caller
-    /// keeps in place.
+    /// keeps in place. After `None`, an entry that was read before this call may have changed.
     #[inline(never)]
     pub(crate) fn ask_pager(&self, vma: &Vma<P>, page: u64, access: Access) -> Option<FaultOutcome<P>> {
         let context = vma.uffd()?;
         let reason = self.fault_reason(vma, page, access.write)?;
+        if reason == FaultReason::WriteProtect && context.wants(Features::WP_ASYNC) {
+            self.vm.write_unprotect_page(VirtAddr::new(page));
+            return None;
+        }
         if context.wants(Features::SIGBUS) || (context.config.user_mode_only && !access.user) {
             return Some(FaultOutcome::Failed(FaultError::Bus { addr: page }));
         }
@@ -147,6 +155,12 @@ impl<P: Platform> AddressSpace<P> {
             return FaultOutcome::Failed(FaultError::Bus { addr: page });
         }
         let rcu = P::rcu_read();
+        if probe_state::are_put(vma.flags()) && mapping.probes().wants::<P>(index) {
+            // The page needs a copy with breakpoints, which an ordinary fault makes.
+            drop(rcu);
+            self.vm.write_unprotect_page(address);
+            return FaultOutcome::Retry;
+        }
         let Some(found) = mapping.find(&rcu, index) else {
             return FaultOutcome::Fill(file.clone(), Wanted::alone(index));
         };

@@ -261,7 +261,12 @@ impl<P: Platform> Filler<'_, P> {
         if self.wp && !vma.flags().contains(VmFlags::UFFD_WP) {
             return Err(UffdError::Invalid);
         }
-        if matches!(self.source, Source::Cached) && vma.is_anonymous() {
+        // The pager does not fill the caches of ordinary files, which are only registered with `WP_ASYNC`.
+        let fills = vma
+            .object()
+            .file()
+            .is_none_or(|file| file.mapping().is_shmem() || vma.huge_page_size().is_some());
+        if !fills || matches!(self.source, Source::Cached) && vma.is_anonymous() {
             return Err(UffdError::Invalid);
         }
         let huge = HugePlace::new(&vma, *at).map(|place| (place.size, self.put_huge(&place, range)));

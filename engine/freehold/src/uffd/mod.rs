@@ -44,6 +44,10 @@
 //! exist only in VMAs that have the VMA flag `UFFD_WP`. A call that clears the VMA flag clears the entries
 //! and markers in the same hold of the write locks.
 //!
+//! With the feature `WP_ASYNC`, no store waits for write protection: its fault clears the flag `UFFD_WP` or
+//! the marker of its page, and then goes on as in memory that is not registered. A page without the flag and
+//! without a marker was therefore written, mapped or removed since it was last protected.
+//!
 //! # Huge pages of pools
 //!
 //! Huge pages of pools use the same protocol, for one huge page at a time. A fault checks whether it needs

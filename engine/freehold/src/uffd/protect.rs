@@ -7,8 +7,13 @@
 //! permission from the entry (hazard C-53).
 //!
 //! The bit and the markers may exist only in VMAs with the flag `UFFD_WP`; `AddressSpace::check` tests this.
+//! With the feature `WP_ASYNC`, a store ends the protection of its page without a message (`fault.rs`). The
+//! pager finds the written pages by `page_entries`, and protects them again by `protect_entries`
+//! (`report/pagemap.rs`).
+//!
 //! `freehold-vmspace` changes the entries, and this file walks the VMAs. A range may have any length, so the
-//! VMA's lock is released after each batch. The tests are `uffd::protect` (`engine/freehold/tests`).
+//! VMA's lock is released after each batch. The tests are `uffd::protect` and `uffd::protect_async`
+//! (`engine/freehold/tests`).
 
 use super::{Features, Userfaultfd, decode};
 use crate::{

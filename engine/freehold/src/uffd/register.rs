@@ -11,7 +11,7 @@
 //! The checks and their order are Linux's. The tests are `uffd::register` (`engine/freehold/tests`), and
 //! `uffd::pools` for huge pages.
 
-use super::{Context, Userfaultfd, decode};
+use super::{Context, Features, Userfaultfd, decode};
 use crate::{
     counted::Counted,
     error::UffdRegisterError,
@@ -100,15 +100,16 @@ impl From<SplitMergeError> for UffdRegisterError {
 const NEVER: VmFlags = VmFlags::SPECIAL.union(VmFlags::DROPPABLE);
 
 /// Returns true if a VMA may be registered with these flags: anonymous memory, mappings of shared memory, and
-/// huge pages of a pool. Anonymous memory has no minor faults.
-fn may_register<P: Platform>(vma: &Vma<P>, flags: VmFlags) -> bool {
+/// huge pages of a pool. Anonymous memory has no minor faults. A context with `WP_ASYNC` can register
+/// mappings of all files for write protection only, because such faults need no pager.
+fn may_register<P: Platform>(context: &Context<P>, vma: &Vma<P>, flags: VmFlags) -> bool {
     if vma.huge_page_size().is_some() {
         return true;
     }
     let shmem = vma.object().file().is_some_and(|file| file.mapping().is_shmem());
     let kind = match vma.object() {
         Object::Anonymous | Object::Zeroes(_) => !flags.contains(VmFlags::UFFD_MINOR),
-        Object::File(_) => shmem,
+        Object::File(_) => shmem || flags == VmFlags::UFFD_WP && context.wants(Features::WP_ASYNC),
         Object::Special(_) => false,
     };
     kind && !vma.flags().intersects(NEVER)
@@ -186,7 +187,7 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let (mut found, mut huge) = (false, false);
         for vma in guard.vmas(range) {
-            if !may_register(vma, flags) {
+            if !may_register(&self.context, vma, flags) {
                 return Err(UffdRegisterError::Invalid);
             }
             if !vma.flags().contains(VmFlags::MAYWRITE) {
@@ -244,7 +245,8 @@ impl<P: Platform> Userfaultfd<P> {
         let mut found = false;
         for vma in guard.vmas(range) {
             let other = vma.uffd().is_some_and(|other| !Counted::ptr_eq(other, &self.context));
-            if other || !may_register(vma, VmFlags::empty()) || !ends_at_border(vma, range) {
+            let flags = vma.flags() & VmFlags::UFFD;
+            if other || !may_register(&self.context, vma, flags) || !ends_at_border(vma, range) {
                 return Err(UffdRegisterError::Invalid);
             }
             found = true;

@@ -55,7 +55,7 @@ use crate::{
         AnonPages, IMmap,
         root::{RmapRoot, RmapRootRef},
     },
-    uffd::state::Context,
+    uffd::state::{Context, Features},
 };
 use anon_vma::AnonVmaWords;
 use core::{
@@ -371,6 +371,13 @@ impl<P: Platform> Vma<P> {
             *self.object.get() = object;
             *self.hugetlb.get() = hugetlb;
         }
+    }
+
+    /// Returns true if stores to write-protected pages end the protection ([`Features::WP_ASYNC`]). The
+    /// caller keeps the VMA unchanged.
+    pub(crate) fn is_wp_async(&self) -> bool {
+        self.flags().contains(VmFlags::UFFD_WP)
+            && self.uffd().is_some_and(|context| context.wants(Features::WP_ASYNC))
     }
 
     /// Returns the userfaultfd that the VMA is registered with.

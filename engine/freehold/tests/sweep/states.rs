@@ -246,6 +246,7 @@ pub const STATES: &[State] = &[
     watched("registered: write-protected, remove", REMOVE, |s| registered(s, WP)),
     watched("registered: write-protected, unmap", UNMAP, |s| registered(s, WP)),
     watched("registered: write-protected, all events", ALL, |s| registered(s, WP)),
+    watched("registered: write-protected, no messages", Features::WP_ASYNC, |s| registered(s, WP)),
     watched("registered: both, all events", ALL, |s| registered(s, M | WP)),
     watched("registered: both, no task waits", BUS, |s| registered(s, M | WP)),
     watched("registered shared memory: missing, all events", ALL, |s| registered_shmem(s, M)),

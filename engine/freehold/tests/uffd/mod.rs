@@ -1,6 +1,6 @@
 //! userfaultfd (`src/uffd/`): calls of the pager, messages to the pager, and calls that wait for the pager.
-//! The pager is the program that serves faults. `fill.rs`, `protect.rs`, `moving.rs` and `register.rs` test
-//! its calls. `events.rs`, `polls.rs`, `sleepers.rs` and `changes_during_fills.rs` test messages and waits.
+//! The pager is the program that serves faults. `fill.rs`, `protect.rs`, `protect_async.rs`, `moving.rs` and
+//! `register.rs` test its calls. `events.rs`, `polls.rs`, `sleepers.rs` and `changes_during_fills.rs` test messages and waits.
 //! `pools.rs` tests huge pages of pools, and `oom.rs` tests failed allocations.
 //!
 //! The tests run a program on one thread and its pager on another ([`with_pager`]). The pager reads the
@@ -16,6 +16,7 @@ mod oom;
 mod polls;
 mod pools;
 mod protect;
+mod protect_async;
 mod register;
 mod sleepers;
 

@@ -220,11 +220,21 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         9 => space.mincore(addr, len, &mut bytes).is_ok(),
         10 => space.msync(addr, len, SyncFlags::from_bits_retain(v.flags(7) as u32)).is_ok(),
         11 => space.set_arguments(&Arguments { args: v.range(), env: v.range() }).is_ok(),
-        12 if v.below(3) == 0 => space.clear_soft_dirty().is_ok(),
-        12 => {
-            space.clear_refs(v.of(&[ClearRefs::All, ClearRefs::Anonymous, ClearRefs::Mapped]));
-            true
-        }
+        12 => match v.below(3) {
+            0 => space.clear_soft_dirty().is_ok(),
+            1 => {
+                let mut runs = Vec::new();
+                space.page_entries(v.range(), |run| {
+                    runs.push(run);
+                    if runs.len() < 64 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                });
+                space.protect_entries(&runs).is_ok()
+            }
+            _ => {
+                space.clear_refs(v.of(&[ClearRefs::All, ClearRefs::Anonymous, ClearRefs::Mapped]));
+                true
+            }
+        },
         13 => space.smaps_rollup().usage.rss > 0 && space.page_table_bytes() > 0,
         14 => space.read_cmdline(v.wild(), &mut bytes).is_ok(),
         _ => space.read_environ(v.wild(), &mut bytes).is_ok() && space.arguments() != Arguments::default(),

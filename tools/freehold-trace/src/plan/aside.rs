@@ -63,7 +63,7 @@ pub const KERNEL: &str = "pages that no recorded event has touched: the kernel's
 // Userfaultfds.
 
 pub const REGISTRATIONS: &str = "registrations with a userfaultfd that Linux refused, perhaps because of missing features: the UFFDIO_API is not recorded";
-pub const ELSEWHERE: &str = "registrations with a userfaultfd of ordinary files (UFFD_FEATURE_WP_ASYNC): the engine does not support them";
+pub const ELSEWHERE: &str = "registrations with a userfaultfd of ordinary files (UFFD_FEATURE_WP_ASYNC): the replay does not make them";
 pub const COPIED: &str = "registrations that forked children inherit (UFFD_FEATURE_EVENT_FORK): the close of their descriptor is not recorded";
 pub const UNSERVED: &str = "calls that did not get all pages from a userfaultfd: the pages that its program supplied are not recorded";
 

@@ -66,6 +66,10 @@ bitflags! {
         const WP_UNPOPULATED = 1 << 13;
         /// UFFD_FEATURE_POISON: announces that pages can be declared lost.
         const POISON = 1 << 14;
+        /// UFFD_FEATURE_WP_ASYNC: a store to a write-protected page ends the protection and does not wait.
+        /// The pager later finds the pages that were written ([`AddressSpace::page_entries`]). Implies
+        /// `WP_UNPOPULATED`. Mappings of any file can then be registered for write protection.
+        const WP_ASYNC = 1 << 15;
         /// UFFD_FEATURE_MOVE: announces that pages can be moved.
         const MOVE = 1 << 16;
     }
@@ -153,7 +157,10 @@ pub(crate) struct Context<P: Platform> {
 impl<P: Platform> Shared for Context<P> {}
 
 impl<P: Platform> Context<P> {
-    fn try_new(space: &Counted<AddressSpace<P>>, config: UffdConfig) -> Result<Counted<Self>, NoMemory> {
+    fn try_new(space: &Counted<AddressSpace<P>>, mut config: UffdConfig) -> Result<Counted<Self>, NoMemory> {
+        if config.features.contains(Features::WP_ASYNC) {
+            config.features |= Features::WP_UNPOPULATED;
+        }
         Ok(Counted::try_new(Context {
             space: Counted::downgrade(space),
             config,

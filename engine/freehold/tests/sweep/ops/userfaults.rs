@@ -6,7 +6,9 @@
 use super::{Left, Op, done, errno, made, op};
 use crate::sweep::{scene::Scene, *};
 use freehold::{
+    UserRange,
     error::{Errno, UffdError},
+    report::pagemap::{EntryRun, PageEntry, PageKind},
     uffd::{FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
@@ -71,6 +73,19 @@ pub const OPS: &[Op] = &[
         errno!(s.uffd.write_protect(s.at(0), 8 * s.unit, ProtectMode::empty()))
     })
     .needs_nothing(),
+    op("AddressSpace::protect_entries", "protect_entries", |s| {
+        let empty = EntryRun {
+            range: UserRange::new(s.at(0), s.at(4)),
+            entry: PageEntry::Empty,
+            write_protected: false,
+            soft_dirty: false,
+            huge: false,
+        };
+        let page = PageEntry::Page { kind: PageKind::Anon, exclusive: true };
+        errno!(s.process.protect_entries(&[EntryRun { entry: page, ..empty.clone() }, empty]))
+    })
+    .needs_nothing()
+    .leaves(Left::Pages),
     op("Userfaultfd::move_pages", "move_pages", |s| {
         all(s.uffd.move_pages(s.at(7), s.at(1), s.unit, MoveMode::empty()), s.unit)
     })
