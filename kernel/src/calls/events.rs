@@ -1,7 +1,7 @@
-//! Calls that make files without a path: eventfd, timerfd, memory files, userfaultfd. `files/event.rs`,
-//! `files/timer.rs`, `files/node.rs` and `process/userfault.rs` have the types of these files, and their
-//! locks. A memory file is a node of the tree without a name in a directory. The programs `files.c`,
-//! `faults.c` and `corners.c` test the calls. A new kind of file needs its type in `files/`, and a call here
+//! Calls that make files without a path: eventfd, timerfd, signalfd, memory files, userfaultfd.
+//! `files/event.rs`, `files/timer.rs`, `process/signalfd.rs`, `files/node.rs` and `process/userfault.rs` have
+//! the types of these files, and their locks. A memory file is a node of the tree without a name in a
+//! directory. The programs `files.c`, `signals.c`, `faults.c` and `corners.c` test the calls. A new kind of file needs its type in `files/`, and a call here
 //! that passes the file to `add`.
 
 use crate::arch::{clock, frame::Frame};
@@ -12,7 +12,7 @@ use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, REGULAR, event::Event, node::NodeFile, open::Open, timer::Timer};
 use crate::platform::engine;
 use crate::platform::user::{self, UserPtr};
-use crate::process::userfault;
+use crate::process::{signal, signalfd::SignalFile, userfault};
 use crate::sched::current;
 use alloc::sync::Arc;
 use freehold::error::Errno;
@@ -26,6 +26,8 @@ pub const CALLS: Calls = &[
     (__NR_timerfd_create, timerfd_create),
     (__NR_timerfd_settime, timerfd_settime),
     (__NR_timerfd_gettime, timerfd_gettime),
+    (__NR_signalfd, signalfd),
+    (__NR_signalfd4, signalfd4),
     (__NR_memfd_create, memfd_create),
     (__NR_memfd_secret, memfd_secret),
     (__NR_userfaultfd, userfaultfd),
@@ -110,6 +112,35 @@ fn timerfd_gettime(frame: &mut Frame) -> Answer {
     let [descriptor, out, ..] = frame.args();
     let open = file(descriptor)?;
     put_setting(out, with_timer(&open, |timer| Ok(timer.get()))?).map(|()| 0)
+}
+
+fn signalfd(frame: &mut Frame) -> Answer {
+    let [descriptor, set, bytes, ..] = frame.args();
+    signal_file(descriptor, set, bytes, 0)
+}
+
+fn signalfd4(frame: &mut Frame) -> Answer {
+    let [descriptor, set, bytes, flags, ..] = frame.args();
+    signal_file(descriptor, set, bytes, flags as u32)
+}
+
+/// Makes a signalfd for the set of signals at `set`. If `descriptor` is not -1, changes the set of this
+/// signalfd instead.
+fn signal_file(descriptor: u64, set: u64, bytes: u64, flags: u32) -> Answer {
+    if bytes != 8 {
+        return Err(Errno::EINVAL);
+    }
+    let set = UserPtr::<u64>::new(set).read()? & !signal::ALWAYS;
+    if flags & !(O_CLOEXEC | O_NONBLOCK) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    if descriptor as i32 == -1 {
+        return add(Arc::new(SignalFile::new(set)), flags, b"anon_inode:[signalfd]");
+    }
+    let open = file(descriptor)?;
+    let of = open.file.as_any().and_then(|any| any.downcast_ref::<SignalFile>()).ok_or(Errno::EINVAL)?;
+    of.set(set);
+    Ok((descriptor as u32).into())
 }
 
 /// Maximum length of a memory file's name, in bytes.

@@ -8,7 +8,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;
 use crate::process::signal::{self, ALWAYS, Action, Info, MAX_SIGNAL, bit};
-use crate::process::{self, Process, itimers, ring};
+use crate::process::{self, Process, itimers};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{Thread, current};
 use alloc::sync::Arc;
@@ -95,10 +95,7 @@ fn sigpending(frame: &mut Frame) -> Answer {
     if bytes > 8 {
         return Err(Errno::EINVAL);
     }
-    let thread = current();
-    let signals = thread.process().signals.lock();
-    let pending = (signals.pending.set | thread.pending.lock().set) & thread.blocked();
-    drop(signals);
+    let pending = signal::pending() & current().blocked();
     crate::platform::user::copy_out(out, &pending.to_ne_bytes()[..bytes as usize])?;
     Ok(0)
 }
@@ -131,29 +128,22 @@ fn sigtimedwait(frame: &mut Frame) -> Answer {
         0 => u64::MAX,
         at => clock::now_ns().saturating_add(duration(at)?),
     };
-    let take = || {
-        let thread = current();
-        let mut signals = thread.process().signals.lock();
-        let own = thread.pending.lock().take(set);
-        own.or_else(|| signals.pending.take(set))
-    };
     let await_these = |these| {
         let thread = current();
         let signals = thread.process().signals.lock();
         thread.awaited.store(these, Relaxed);
         signal::refresh(thread, &signals);
     };
-    let mut found = take();
+    let mut found = signal::take(set);
     if found.is_none() && clock::now_ns() < deadline {
         await_these(set);
         sleep_for_signal(deadline);
         await_these(0);
-        found = take();
+        found = signal::take(set);
     }
-    let Some(mut info) = found else {
+    let Some(info) = found else {
         return Err(if clock::now_ns() >= deadline { Errno::EAGAIN } else { Errno::EINTR });
     };
-    ring::tell(current().process(), &mut info);
     if let Some(out) = UserPtr::<[u64; 16]>::optional(out) {
         out.write(&info.words())?;
     }

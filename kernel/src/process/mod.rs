@@ -12,7 +12,8 @@
 //! | [`shortage`] | the end of the process with the most memory, if memory is used up |
 //! | [`ids`], [`limits`], [`renew`] | users, resource limits and their effects |
 //! | [`settings`], [`segments`] | settings of /proc/sys; System V segments |
-//! | [`status`], [`names`], [`pidfd`] | exit statuses, names for reports, descriptors of processes |
+//! | [`status`], [`names`] | exit statuses, names for reports |
+//! | [`pidfd`], [`signalfd`] | descriptors of processes and of signals |
 //! | [`observer`], [`standstill`] | events for a recording; the report of a machine that makes no progress |
 //!
 //! Most fields of a [`Process`] have a spin lock of their own or are atomic. Two locks are shared: [`FAMILY`]
@@ -45,6 +46,7 @@ pub mod segments;
 pub mod settings;
 pub mod shortage;
 pub mod signal;
+pub mod signalfd;
 pub mod standstill;
 pub mod status;
 pub mod thread;
@@ -236,6 +238,8 @@ pub struct Process {
     actions: SpinLock<SharedActions>,
     /// Pending signals and job control. The lock also guards parts of the threads: see [`signal`].
     pub signals: SpinLock<Signals>,
+    /// Number of signals that were sent to the process and its threads. Relaxed: only epoll compares it.
+    pub signals_sent: AtomicU64,
     /// The number of the process group, which is the number of the group's first process.
     pub group: AtomicU32,
     /// The number of the session, which is the number of the session's first process.
@@ -307,6 +311,7 @@ impl Process {
             personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
             signals: SpinLock::new(Signals::default()),
+            signals_sent: AtomicU64::new(0),
             group: AtomicU32::new(pid),
             session: AtomicU32::new(pid),
             ids: SpinLock::new(Ids::default()),
@@ -445,6 +450,11 @@ impl Process {
     /// Returns the key that is woken when the process has ended.
     pub fn end_key(&self) -> Key {
         Key::kernel(&raw const self.status as u64)
+    }
+
+    /// Returns the key that is woken when a signal was sent to the process or to one of its threads.
+    pub fn signal_key(&self) -> Key {
+        Key::kernel(self.signals_sent.as_ptr() as u64)
     }
 
     /// Returns the key on which the process sleeps while it waits for children.

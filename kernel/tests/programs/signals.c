@@ -1,13 +1,17 @@
-// Signals: information of faults, stacks of handlers, masks, interrupted and restarted calls, timers. Checks
-// `kernel/src/process/signal` and `kernel/src/process/fault.rs`; `jobs.c` has the rare cases. The handlers
-// store the information of a signal in `said` and count signals in `came`.
+// Signals: information of faults, stacks of handlers, masks, interrupted and restarted calls, timers,
+// signalfd. Checks `kernel/src/process/signal`, `signalfd.rs` and `fault.rs` beside it; `jobs.c` has the rare
+// cases. The handlers store the information of a signal in `said` and count signals in `came`.
 #define _GNU_SOURCE
 #include "check.h"
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -198,6 +202,82 @@ static void sigchld_reports_an_ended_child(void) {
     CHECK(!sigprocmask(SIG_SETMASK, &old, 0));
 }
 
+static void *send_soon(void *to) {
+    usleep(20000);
+    CHECK(!pthread_kill(*(pthread_t *)to, SIGUSR1));
+    return 0;
+}
+
+static void signals_are_read_from_a_file(void) {
+    sigset_t set, old;
+    struct signalfd_siginfo got[4];
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGRTMIN);
+    sigaddset(&set, SIGKILL);
+    CHECK(!sigprocmask(SIG_BLOCK, &set, &old));
+    int file = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+    CHECK(file >= 0 && fcntl(file, F_GETFD) == FD_CLOEXEC && fcntl(file, F_GETFL) & O_NONBLOCK);
+    struct pollfd look = {file, POLLIN, 0};
+    CHECK(poll(&look, 1, 0) == 0);
+    CHECK(read(file, got, sizeof got) == -1 && errno == EAGAIN);
+    CHECK(write(file, got, sizeof got) == -1 && errno == EINVAL);
+    CHECK(!kill(getpid(), SIGUSR1));
+    CHECK(!sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = 7}));
+    CHECK(!sigqueue(getpid(), SIGRTMIN, (union sigval){.sival_int = 8}));
+    CHECK(poll(&look, 1, 0) == 1 && look.revents == POLLIN);
+    CHECK(read(file, got, 127) == -1 && errno == EINVAL);
+    memset(got, 1, sizeof got);
+    CHECK(read(file, got, sizeof got) == 3 * 128);
+    CHECK(got[0].ssi_signo == SIGUSR1 && got[0].ssi_code == SI_USER && got[0].ssi_int == 0);
+    CHECK(got[0].ssi_pid == (unsigned)getpid() && got[0].ssi_uid == getuid());
+    CHECK(got[1].ssi_signo == (unsigned)SIGRTMIN && got[1].ssi_code == SI_QUEUE && got[1].ssi_int == 7);
+    CHECK(got[2].ssi_int == 8 && got[2].ssi_ptr % (1l << 32) == 8 && got[2].ssi_addr == 0);
+
+    // A child reads its own signals from the file of its parent.
+    CHECK(!kill(getpid(), SIGUSR1));
+    pid_t child = fork();
+    if (!child) {
+        CHECK(read(file, got, sizeof got) == -1 && errno == EAGAIN);
+        CHECK(!raise(SIGRTMIN));
+        CHECK(read(file, got, sizeof got) == 128 && got[0].ssi_pid == (unsigned)getpid());
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(read(file, got, sizeof got) == 128 && got[0].ssi_signo == SIGUSR1);
+
+    // A read sleeps until a signal comes; epoll reports each signal.
+    CHECK(!fcntl(file, F_SETFL, 0));
+    pthread_t itself = pthread_self(), other;
+    CHECK(!pthread_create(&other, 0, send_soon, &itself));
+    CHECK(read(file, got, sizeof got) == 128 && got[0].ssi_code == SI_TKILL);
+    CHECK(!pthread_join(other, 0));
+    int events = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    CHECK(!epoll_ctl(events, EPOLL_CTL_ADD, file, &event));
+    CHECK(!pthread_create(&other, 0, send_soon, &itself));
+    CHECK(epoll_wait(events, &event, 1, -1) == 1 && event.events == EPOLLIN);
+    CHECK(epoll_wait(events, &event, 1, 0) == 0);
+    CHECK(!pthread_join(other, 0));
+    close(events);
+
+    // The set changes; a signal outside the set stays pending.
+    sigdelset(&set, SIGUSR1);
+    CHECK(signalfd(file, &set, 0) == file);
+    CHECK(poll(&look, 1, 0) == 0);
+    sigaddset(&set, SIGUSR1);
+    CHECK(signalfd(file, &set, 0) == file);
+    CHECK(poll(&look, 1, 0) == 1);
+    CHECK(syscall(SYS_read, file, 8, sizeof got) == -1 && errno == EFAULT);
+    CHECK(signalfd(0, &set, 0) == -1 && errno == EINVAL);
+    CHECK(signalfd(999, &set, 0) == -1 && errno == EBADF);
+    CHECK(signalfd(-1, &set, 1) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_signalfd4, -1, &set, 4, 0) == -1 && errno == EINVAL);
+    close(file);
+    CHECK(!sigprocmask(SIG_SETMASK, &old, 0));
+}
+
 int main(void) {
     PART(fault_signal_reports_address_and_cause);
     PART(handler_can_repair_a_fault);
@@ -207,5 +287,6 @@ int main(void) {
     PART(read_is_interrupted_or_restarted);
     PART(timers_send_signals);
     PART(sigchld_reports_an_ended_child);
+    PART(signals_are_read_from_a_file);
     return 0;
 }

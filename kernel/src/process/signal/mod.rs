@@ -26,8 +26,8 @@ pub mod job;
 pub mod restart;
 pub mod types;
 
-use crate::process::{self, Process, status::Status, trace};
-use crate::sched::{Thread, current, work};
+use crate::process::{self, Process, ring, status::Status, trace};
+use crate::sched::{Thread, current, wait, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use linux_raw_sys::general::*;
@@ -50,6 +50,10 @@ pub fn send(process: &Arc<Process>, thread: Option<&Arc<Thread>>, info: Info) ->
     }
     let sent = queue(process, &mut signals, thread, info);
     drop(signals);
+    if sent {
+        process.signals_sent.fetch_add(1, Relaxed);
+        wait::wake(process.signal_key(), usize::MAX);
+    }
     if resumed {
         job::has_resumed(process);
     }
@@ -99,6 +103,25 @@ pub fn queued() -> u64 {
         (signals.pending.queue.len() + own) as u64
     };
     process::all().map(|process| of(&process)).sum()
+}
+
+/// Returns the set of signals that are pending for the calling thread or its process.
+pub fn pending() -> Set {
+    let here = current();
+    let signals = here.process().signals.lock();
+    signals.pending.set | here.pending.lock().set
+}
+
+/// Takes a signal in `of` that is pending for the calling thread or its process.
+pub fn take(of: Set) -> Option<Info> {
+    let here = current();
+    let process = here.process();
+    let mut signals = process.signals.lock();
+    let own = here.pending.lock().take(of);
+    let mut info = own.or_else(|| signals.pending.take(of))?;
+    drop(signals);
+    ring::tell(process, &mut info);
+    Some(info)
 }
 
 /// Discards the signals in `of` that are pending for the process or its threads.
