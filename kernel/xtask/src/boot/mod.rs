@@ -67,17 +67,33 @@ pub fn command(words: &[&str]) -> u8 {
             }
             end.status()
         }
-        Err(why) => {
+        Err(Failure { why, status }) => {
             eprintln!("xtask: {why}");
-            125
+            status
         }
     }
 }
 
+/// The reason why the program did not run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// A message for the user.
+    pub why: String,
+    /// The exit status of the command: 127 if the program does not exist, as in a shell; otherwise 125.
+    pub status: u8,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self { why, status: 125 }
+    }
+}
+
 /// Performs the command: measures, or runs the program to its end.
-fn boot(options: &Options) -> Result<End, String> {
+fn boot(options: &Options) -> Result<End, Failure> {
     if options.bench {
-        return kernel_bench::run(options).map(|()| End::Status(0));
+        kernel_bench::run(options)?;
+        return Ok(End::Status(0));
     }
     let program = Program::of(options)?;
     let image = match &options.kernel {

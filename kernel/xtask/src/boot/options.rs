@@ -9,8 +9,9 @@ use clap::Parser;
 /// Boot the kernel under QEMU and run a Linux program on it.
 ///
 /// The program is taken from this machine with the libraries that it links to, or from the folder --root. The
-/// command has the program's output and its exit status. Exit status 125: the kernel panicked, or could not
-/// be started; 124: the time limit was exceeded; 130: ^C.
+/// command has the program's output and its exit status. Exit status 127: the program, or a file that it
+/// names, does not exist; 126: the kernel refuses the program; 125: the kernel panicked, or could not be
+/// started; 124: the time limit was exceeded; 130: ^C.
 #[derive(Debug, Clone, PartialEq, Eq, Parser)]
 #[command(name = "cargo xtask boot", bin_name = "cargo xtask boot", disable_version_flag = true)]
 pub struct Options {

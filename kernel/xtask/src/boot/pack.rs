@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    links,
+    Failure, links,
     options::Options,
     tree::{Content, Node, Tree},
 };
@@ -53,7 +53,7 @@ impl Program {
     /// # Errors
     ///
     /// Fails if a file is missing or cannot be read.
-    pub fn of(options: &Options) -> Result<Self, String> {
+    pub fn of(options: &Options) -> Result<Self, Failure> {
         let mut program = Self::empty();
         program.find_libraries(options);
         if let Some(root) = &options.root {
@@ -154,12 +154,13 @@ impl Program {
     /// # Errors
     ///
     /// Fails if the program is neither in the tree nor on this machine.
-    pub fn command(&mut self, words: &[String]) -> Result<(), String> {
-        let [name, rest @ ..] = words else { return Err("no program to run".into()) };
+    pub fn command(&mut self, words: &[String]) -> Result<(), Failure> {
+        let [name, rest @ ..] = words else { return Err("no program to run".to_owned().into()) };
         let path = if self.tree.look(Path::new(name)).is_some() && name.starts_with('/') {
             PathBuf::from(name)
         } else {
-            let path = find(name).ok_or_else(|| format!("cannot run {name}: no such program"))?;
+            let missing = || Failure { why: format!("cannot run {name}: no such program"), status: 127 };
+            let path = find(name).ok_or_else(missing)?;
             self.add(&path)?;
             path
         };
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
     use clap::Parser;
 
-    fn program(words: &[&str]) -> Result<Program, String> {
+    fn program(words: &[&str]) -> Result<Program, Failure> {
         let options = Options::try_parse_from([&["boot"], words].concat()).expect("valid options");
         Program::of(&options)
     }
@@ -342,12 +343,12 @@ mod tests {
 
     #[test]
     fn missing_program_is_named_in_the_error() {
-        assert_eq!(program(&["--", "./none"]).err(), Some("cannot run ./none: no such program".into()));
-        assert_eq!(
-            program(&["--", "no-such-name"]).err(),
-            Some("cannot run no-such-name: no such program".into())
-        );
-        let why = program(&["--root", "/no/such", "--", "x"]).expect_err("no such folder");
-        assert!(why.starts_with("cannot read /no/such: "), "{why}");
+        for name in ["./none", "no-such-name"] {
+            let failure = program(&["--", name]).expect_err("no such program");
+            assert_eq!(failure, Failure { why: format!("cannot run {name}: no such program"), status: 127 });
+        }
+        let Failure { why, status } =
+            program(&["--root", "/no/such", "--", "x"]).expect_err("no such folder");
+        assert!(why.starts_with("cannot read /no/such: ") && status == 125, "{why}");
     }
 }
