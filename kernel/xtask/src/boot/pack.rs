@@ -125,7 +125,7 @@ impl Program {
 
     /// Packs the interpreter and the libraries of a program.
     fn add_links(&mut self, program: &Path, beside: &[PathBuf]) -> Result<(), String> {
-        if let (links::Kind::Ours, Err(why)) = (links::kind(program), links::needs(program)) {
+        if let Err(why) = links::needs(program) {
             // The kernel says whether it runs the program.
             eprintln!("xtask: {why}, packed without libraries");
             return Ok(());
@@ -339,6 +339,18 @@ mod tests {
         let packed = program(&["--env", "LD_LIBRARY_PATH=/a:/b", "--", "/bin/sh"]).expect("packed");
         assert_eq!(packed.libraries, ["/a", "/b"].map(PathBuf::from));
         assert!(text(&packed, "/.boot/env").split('\0').any(|pair| pair == "LD_LIBRARY_PATH=/a:/b"));
+    }
+
+    #[test]
+    fn damaged_program_is_left_to_the_kernel() {
+        let folder = super::super::scratch::Scratch::new("damaged").expect("a folder");
+        let path = folder.path().join("program");
+        // A file that ends early, and one with an unknown version.
+        for bytes in [&b"\x7fELF\x02\x01\x01"[..], &[&b"\x7fELF\x01\x01"[..], &[0; 60]].concat()] {
+            fs::write(&path, bytes).expect("written");
+            let packed = program(&["--", &path.to_string_lossy()]).expect("packed");
+            assert!(packed.tree.look(&path).is_some());
+        }
     }
 
     #[test]
