@@ -8,7 +8,7 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::time::duration;
 use crate::platform::user::UserPtr;
 use crate::process::signal::{self, ALWAYS, Action, Info, MAX_SIGNAL, bit};
-use crate::process::{self, Process, itimers};
+use crate::process::{self, Process, itimers, ring};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{Thread, current};
 use alloc::sync::Arc;
@@ -134,12 +134,12 @@ fn sigtimedwait(frame: &mut Frame) -> Answer {
         thread.awaited.store(these, Relaxed);
         signal::refresh(thread, &signals);
     };
-    let mut found = signal::take(set);
+    let mut found = ring::take(set);
     if found.is_none() && clock::now_ns() < deadline {
         await_these(set);
         sleep_for_signal(deadline);
         await_these(0);
-        found = signal::take(set);
+        found = ring::take(set);
     }
     let Some(info) = found else {
         return Err(if clock::now_ns() >= deadline { Errno::EAGAIN } else { Errno::EINTR });

@@ -36,3 +36,15 @@ pub fn tell(process: &Process, info: &mut Info) {
         }
     }
 }
+
+/// Takes a signal in `of` that is pending for the calling thread or its process.
+pub fn take(of: crate::process::signal::Set) -> Option<Info> {
+    let here = crate::sched::current();
+    let process = here.process();
+    let mut signals = process.signals.lock();
+    let own = here.pending.lock().take(of);
+    let mut info = own.or_else(|| signals.pending.take(of))?;
+    drop(signals);
+    tell(process, &mut info);
+    Some(info)
+}

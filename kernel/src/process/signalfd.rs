@@ -9,6 +9,7 @@
 //! [`Process::signal_key`]: crate::process::Process::signal_key
 
 use crate::files::{File, NO_INODE, READABLE, Stat, buffer::UserBuffer};
+use crate::process::ring;
 use crate::process::signal::{self, Info, Set};
 use crate::sched::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
@@ -41,7 +42,7 @@ impl SignalFile {
     fn take(&self, nonblock: bool) -> Result<Info, Errno> {
         loop {
             let waiting = wait::enqueue(current().process().signal_key(), u32::MAX);
-            let taken = signal::take(self.set.load(Relaxed));
+            let taken = ring::take(self.set.load(Relaxed));
             if taken.is_some() || nonblock {
                 waiting.cancel();
                 return taken.ok_or(Errno::EAGAIN);

@@ -26,7 +26,7 @@ pub mod job;
 pub mod restart;
 pub mod types;
 
-use crate::process::{self, Process, ring, status::Status, trace};
+use crate::process::{self, Process, status::Status, trace};
 use crate::sched::{Thread, current, wait, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -110,18 +110,6 @@ pub fn pending() -> Set {
     let here = current();
     let signals = here.process().signals.lock();
     signals.pending.set | here.pending.lock().set
-}
-
-/// Takes a signal in `of` that is pending for the calling thread or its process.
-pub fn take(of: Set) -> Option<Info> {
-    let here = current();
-    let process = here.process();
-    let mut signals = process.signals.lock();
-    let own = here.pending.lock().take(of);
-    let mut info = own.or_else(|| signals.pending.take(of))?;
-    drop(signals);
-    ring::tell(process, &mut info);
-    Some(info)
 }
 
 /// Discards the signals in `of` that are pending for the process or its threads.
