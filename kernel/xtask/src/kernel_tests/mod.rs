@@ -3,6 +3,7 @@
 //! - [`table`]: the tests, as data. [`programs`]: builds their programs. [`verdict`]: judges a run.
 //! - [`on_linux`]: runs the same tests on this machine's Linux.
 //! - [`transcript`]: finds where two transcripts of memory calls differ. [`ltp`]: the Linux Test Project.
+//! - [`suite`]: programs of other projects' test suites.
 //!
 //! A test is an entry of `kernel/tests/tests.toml`; to add one, add an entry and, if necessary, a program in
 //! `kernel/tests/programs`. `kernel/tests/README.md` describes entries and programs. The expected output is
@@ -15,6 +16,7 @@
 pub mod ltp;
 pub mod on_linux;
 pub mod programs;
+pub mod suite;
 pub mod table;
 pub mod transcript;
 pub mod verdict;
@@ -87,6 +89,13 @@ pub struct Options {
     /// Run the Linux Test Project instead of the table, from a folder with its programs or their archive
     #[arg(long, value_name = "DIR")]
     pub ltp: Option<PathBuf>,
+    /// Run programs of a test suite instead of the table, from a folder with static programs, and compare
+    /// with the list of the folder's name in `kernel/tests/suites`
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["ltp", "times", "list"])]
+    pub suite: Option<PathBuf>,
+    /// Write the outcomes to the list of the suite
+    #[arg(long, requires = "suite")]
+    pub save: bool,
     /// Beginnings of test names
     #[arg(value_name = "NAME")]
     pub names: Vec<String>,
@@ -103,7 +112,11 @@ pub fn command(words: &[&str]) -> u8 {
             return if error.use_stderr() { 2 } else { 0 };
         }
     };
-    let done = if options.ltp.is_some() { ltp::run(&options) } else { run(&options) };
+    let done = match &options.suite {
+        Some(folder) => suite::run(folder, &options),
+        None if options.ltp.is_some() => ltp::run(&options),
+        None => run(&options),
+    };
     match done {
         Ok(()) => 0,
         Err(why) => {
@@ -140,23 +153,29 @@ pub fn run(options: &Options) -> Result<(), String> {
     }
     let kernel = options.image()?;
     tests.sort_by_key(|test| Reverse(test.limit()));
+    let passes = |test: &Test| passes(test, options, kernel.as_deref());
+    match failures(&tests, options.verbose, passes) {
+        0 => Ok(()),
+        failed => Err(format!("{failed} of {} kernel tests failed", tests.len())),
+    }
+}
+
+/// Runs tests in this order, several at the same time. Returns the number of failed tests. With `verbose` one
+/// test runs at a time, because printed lines do not name their test.
+fn failures<T: Sync>(tests: &[T], verbose: bool, passes: impl Fn(&T) -> bool + Sync) -> usize {
     let left = Mutex::new(tests.iter());
     let next = || left.lock().expect("no test panics").next();
     let failed = AtomicUsize::new(0);
     let work = || {
         while let Some(test) = next() {
-            if !passes(test, options, kernel.as_deref()) {
+            if !passes(test) {
                 failed.fetch_add(1, Relaxed);
             }
         }
     };
-    // With `verbose` one test runs at a time, because printed lines do not name their test.
-    let at_a_time = if options.verbose { 1 } else { AT_A_TIME };
+    let at_a_time = if verbose { 1 } else { AT_A_TIME };
     thread::scope(|scope| (0..at_a_time).for_each(|_| drop(scope.spawn(work))));
-    match failed.into_inner() {
-        0 => Ok(()),
-        failed => Err(format!("{failed} of {} kernel tests failed", tests.len())),
-    }
+    failed.into_inner()
 }
 
 /// Runs a test and prints its outcome. Returns false if the test failed.
