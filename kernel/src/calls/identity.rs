@@ -1,15 +1,15 @@
 //! The calls for the identity of a process: users, groups, capabilities, process groups, sessions, and the
-//! options of prctl. The values are stored in [`Process`](crate::process::Process). The kernel checks only
-//! whether the effective user is 0 and the process has kept its capabilities (`process/ids.rs`). A call that
-//! changes users or capabilities also calls `renew::renew`, because the engine has a copy of the result. The
-//! options of prctl about memory are in `memory_options.rs`. The programs `corners.c` and `processes.c` test
-//! the calls. A new option of prctl needs its number and an arm in `prctl`.
+//! options of prctl. The values are stored in [`Process`](crate::process::Process). Of users and capabilities
+//! the kernel checks only the capabilities (`process/ids.rs`). A call that changes either also calls
+//! `renew::renew`, because the engine has a copy of the result. The options of prctl about memory are in
+//! `memory_options.rs`. The programs `corners.c`, `capabilities.c` and `processes.c` test the calls. A new
+//! option of prctl needs its number and an arm in `prctl`.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls, nothing};
 use crate::calls::memory_options;
 use crate::platform::user::{self, UserPtr};
-use crate::process::ids::{Ids, Numbers};
+use crate::process::ids::{Capabilities, Ids, Numbers};
 use crate::process::{self, Process, renew, signal};
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -22,12 +22,12 @@ pub const CALLS: Calls = &[
     (__NR_geteuid, |_| Ok(user().effective.into())),
     (__NR_getgid, |_| Ok(group().real.into())),
     (__NR_getegid, |_| Ok(group().effective.into())),
-    (__NR_setuid, |frame| store_all(frame, |ids| &mut ids.user)),
-    (__NR_setgid, |frame| store_all(frame, |ids| &mut ids.group)),
-    (__NR_setreuid, |frame| store([frame.rdi, frame.rsi, frame.rsi], |ids| &mut ids.user)),
-    (__NR_setregid, |frame| store([frame.rdi, frame.rsi, frame.rsi], |ids| &mut ids.group)),
-    (__NR_setresuid, |frame| store([frame.rdi, frame.rsi, frame.rdx], |ids| &mut ids.user)),
-    (__NR_setresgid, |frame| store([frame.rdi, frame.rsi, frame.rdx], |ids| &mut ids.group)),
+    (__NR_setuid, |frame| set_all(frame, CAP_SETUID, &USERS)),
+    (__NR_setgid, |frame| set_all(frame, CAP_SETGID, &GROUPS)),
+    (__NR_setreuid, |frame| set([frame.rdi, frame.rsi, frame.rsi], &USERS)),
+    (__NR_setregid, |frame| set([frame.rdi, frame.rsi, frame.rsi], &GROUPS)),
+    (__NR_setresuid, |frame| set([frame.rdi, frame.rsi, frame.rdx], &USERS)),
+    (__NR_setresgid, |frame| set([frame.rdi, frame.rsi, frame.rdx], &GROUPS)),
     (__NR_getresuid, |frame| put_three(frame, user())),
     (__NR_getresgid, |frame| put_three(frame, group())),
     (__NR_setfsuid, |_| Ok(user().effective.into())),
@@ -63,35 +63,35 @@ fn put_three(frame: &Frame, numbers: Numbers) -> Answer {
     Ok(0)
 }
 
-/// A function that selects the numbers of the user or those of the group.
-type Which = fn(&mut Ids) -> &mut Numbers;
+/// The functions that get and set the numbers of the user, or those of the group.
+type Which = (fn(&Ids) -> Numbers, fn(&mut Ids, Numbers));
+const USERS: Which = (|ids| ids.user, Ids::set_user);
+const GROUPS: Which = (|ids| ids.group, |ids, to| ids.group = to);
 
-/// Performs setuid or setgid: sets all three numbers for root, and only the effective number for another
-/// user.
-fn store_all(frame: &Frame, which: Which) -> Answer {
+/// Performs setuid or setgid: sets all three numbers if the process has the capability, and only the
+/// effective number otherwise.
+fn set_all(frame: &Frame, capability: u32, which: &Which) -> Answer {
     let id = frame.rdi;
-    let others = if current().process().ids.lock().is_root() { id } else { u64::MAX };
-    store([others, id, others], which)
+    let others = if current().process().ids.lock().may(capability) { id } else { u64::MAX };
+    set([others, id, others], which)
 }
 
-/// Stores the real, the effective and the saved number; -1 leaves a number unchanged.
-fn store(to: [u64; 3], which: Which) -> Answer {
+/// Sets the real, the effective and the saved number; -1 leaves a number unchanged.
+fn set(to: [u64; 3], (get, put): &Which) -> Answer {
     let process = current().process();
     let mut ids = process.ids.lock();
-    let numbers = which(&mut ids);
+    let numbers = get(&ids);
     let [real, effective, saved] = to.map(|id| Some(id as u32).filter(|id| *id != u32::MAX));
-    *numbers = Numbers {
+    let numbers = Numbers {
         real: real.unwrap_or(numbers.real),
         effective: effective.unwrap_or(numbers.effective),
         saved: saved.unwrap_or(numbers.saved),
     };
+    put(&mut ids, numbers);
     drop(ids);
     renew::renew(process);
     Ok(0)
 }
-
-/// All capabilities, CAP_CHOWN to CAP_CHECKPOINT_RESTORE.
-const ALL_CAPABILITIES: u64 = (1 << 41) - 1;
 
 /// Reads the header of capget and capset. Returns the number of words in a set of capabilities, and the PID.
 /// The number of words depends on the version in the header. If the version is unknown, stores the supported
@@ -114,24 +114,32 @@ fn capget(frame: &mut Frame) -> Answer {
         Err(Errno::EINVAL) if out == 0 => return Ok(0),
         found => found?,
     };
-    let all = if of(pid)?.ids.lock().is_root() { ALL_CAPABILITIES } else { 0 };
+    let sets = of(pid)?.ids.lock().capabilities;
     for n in 0..words {
-        let word = (all >> (32 * n)) as u32;
-        UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&[word, word, 0])?;
+        let word = |set: u64| (set >> (32 * n)) as u32;
+        let row = [word(sets.effective), word(sets.permitted), word(sets.inheritable)];
+        UserPtr::<[u32; 3]>::new(out).add(n as u64).write(&row)?;
     }
     Ok(0)
 }
 
-/// Performs capset. A process has all capabilities or none: none if the new effective set is empty.
+/// Performs capset. Unknown capabilities in the sets are ignored.
 fn capset(frame: &mut Frame) -> Answer {
     let [header, at, ..] = frame.args();
-    let (words, _) = capability_words(header)?;
-    let mut effective = 0;
-    for n in 0..words as u64 {
-        effective |= UserPtr::<[u32; 3]>::new(at).add(n).read()?[0];
-    }
+    let (words, pid) = capability_words(header)?;
     let process = current().process();
-    process.ids.lock().gave_up = effective == 0;
+    if pid != 0 && !Arc::ptr_eq(&of(pid).map_err(|_| Errno::EPERM)?, process) {
+        return Err(Errno::EPERM);
+    }
+    let mut sets = [0; 3];
+    for n in 0..words {
+        let row = UserPtr::<[u32; 3]>::new(at).add(n as u64).read()?;
+        for (set, word) in sets.iter_mut().zip(row) {
+            *set |= u64::from(word) << (32 * n) & Capabilities::ALL;
+        }
+    }
+    let [effective, permitted, inheritable] = sets;
+    process.ids.lock().set_capabilities(Capabilities { effective, permitted, inheritable })?;
     renew::renew(process);
     Ok(0)
 }
@@ -260,7 +268,13 @@ fn prctl(frame: &mut Frame) -> Answer {
         PR_CAPBSET_READ | PR_CAPBSET_DROP if argument > 40 => Err(Errno::EINVAL),
         PR_CAPBSET_READ => Ok(1),
         // Accepted without an effect; timers have no slack.
-        PR_CAPBSET_DROP | PR_SET_TIMERSLACK | PR_SET_KEEPCAPS | PR_CAP_AMBIENT => Ok(0),
+        PR_CAPBSET_DROP | PR_SET_TIMERSLACK | PR_CAP_AMBIENT => Ok(0),
+        PR_SET_KEEPCAPS if argument > 1 => Err(Errno::EINVAL),
+        PR_SET_KEEPCAPS => {
+            process.ids.lock().keeps_capabilities = argument != 0;
+            Ok(0)
+        }
+        PR_GET_KEEPCAPS => Ok(process.ids.lock().keeps_capabilities.into()),
         PR_GET_TIMERSLACK => Ok(USUAL_SLACK_NS),
         PR_SET_CHILD_SUBREAPER => {
             process.is_subreaper.store((argument != 0).into(), Relaxed);
@@ -277,7 +291,7 @@ fn prctl(frame: &mut Frame) -> Answer {
         PR_GET_NO_NEW_PRIVS if [argument, second, third, fourth] == [0; 4] => {
             Ok(process.no_new_privs.load(Relaxed).into())
         }
-        PR_GET_SECCOMP | PR_GET_SECUREBITS | PR_SET_SECUREBITS | PR_GET_KEEPCAPS => Ok(0),
+        PR_GET_SECCOMP | PR_GET_SECUREBITS | PR_SET_SECUREBITS => Ok(0),
         _ => Err(Errno::EINVAL),
     }
 }

@@ -13,6 +13,7 @@ use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use freehold::space::{Arguments, Mdwe, ThpDisable};
+use linux_raw_sys::general::CAP_SYS_RESOURCE;
 
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_START_CODE: u64 = 1;
@@ -95,7 +96,7 @@ fn set_mm(option: u64, first: u64, second: u64, third: u64) -> Answer {
             UserPtr::<u32>::new(first).write(&(size_of::<[u64; WORDS]>() as u32)).map(|()| 0)
         }
         PR_SET_MM_MAP => set_map(first, second),
-        _ if !current().process().ids.lock().is_root() => Err(Errno::EPERM),
+        _ if !current().process().ids.lock().may(CAP_SYS_RESOURCE) => Err(Errno::EPERM),
         PR_SET_MM_EXE_FILE => set_executable(first),
         PR_SET_MM_AUXV => set_vector(first, second),
         _ => set_field(option, first),

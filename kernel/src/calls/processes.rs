@@ -195,6 +195,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     process.barriers.store(0, Relaxed);
     // exec clears this flag; only 32-bit programs keep it.
     process.personality.fetch_and(!memory::READ_IMPLIES_EXEC, Relaxed);
+    process.ids.lock().execute();
     renew::renew(process);
     let timers = process.timers.lock().forget();
     timers.disarm();

@@ -121,7 +121,7 @@ fn setrlimit(frame: &mut Frame) -> Answer {
 /// Sets a limit of a process and renews the copies of the limit. The privileges are those of the calling
 /// process.
 fn set(process: &Process, resource: u64, to: limits::Limit) -> Answer {
-    let privileged = current().process().ids.lock().is_root();
+    let privileged = current().process().ids.lock().may(CAP_SYS_RESOURCE);
     process.limits.lock().set(resource, to, privileged)?;
     renew::renew(process);
     Ok(0)

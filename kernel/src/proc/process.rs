@@ -15,7 +15,11 @@ use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::proc::{clear_refs::clear_refs, descriptors::Folder};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
-use crate::process::{self, Process, ids::Numbers, limits::UNLIMITED};
+use crate::process::{
+    self, Process,
+    ids::{Capabilities, Numbers},
+    limits::UNLIMITED,
+};
 use crate::sched::{Thread, checkpoint, current};
 use alloc::boxed::Box;
 use alloc::format;
@@ -297,6 +301,19 @@ fn users(process: &Process) -> String {
     row("Uid", &ids.user) + &row("Gid", &ids.group)
 }
 
+/// Returns the rows of status with sets of capabilities, as hexadecimal numbers of 64 bits.
+fn capabilities(process: &Process) -> String {
+    let sets = process.ids.lock().capabilities;
+    format!(
+        "CapInh:\t{:016x}\nCapPrm:\t{:016x}\nCapEff:\t{:016x}\nCapBnd:\t{:016x}\nCapAmb:\t{:016x}\n",
+        sets.inheritable,
+        sets.permitted,
+        sets.effective,
+        Capabilities::ALL,
+        0,
+    )
+}
+
 /// Returns the rows of status with sets of signals, as hexadecimal numbers of 64 bits.
 fn signals(process: &Process, tid: u32) -> String {
     let (own, blocked) = find_thread(process, tid)
@@ -360,12 +377,13 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let most_queued = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let _ = write!(
         out,
-        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t{}/{}\n{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
+        "CoreDumping:\t0\nTHP_enabled:\t1\nThreads:\t{threads}\nSigQ:\t{}/{}\n{}{}NoNewPrivs:\t{}\nSeccomp:\t0\n\
          Cpus_allowed:\t{cpus:x}\nCpus_allowed_list:\t0-{}\nMems_allowed:\t1\nMems_allowed_list:\t0\n\
          voluntary_ctxt_switches:\t0\nnonvoluntary_ctxt_switches:\t0\n",
         signal::queued(),
         most_queued,
         signals(process, tid),
+        capabilities(process),
         process.no_new_privs.load(Relaxed),
         cpu::count() - 1,
     );

@@ -85,7 +85,8 @@ impl File for Text {
         let take = self.take.as_ref().ok_or(Errno::EACCES)?;
         let mut bytes = [0; 256];
         let taken = from.get(&mut bytes)?;
-        take(&bytes[..taken])?;
+        // Some programs write the zero byte at the end of their text.
+        take(bytes[..taken].split(|byte| *byte == 0).next().unwrap_or_default())?;
         Ok(taken)
     }
 
@@ -98,12 +99,12 @@ impl File for Text {
     }
 }
 
-/// Parses a text as a number, without the white space and zero bytes around it.
+/// Parses a text as a number, without the white space around it.
 ///
 /// # Errors
 ///
 /// EINVAL if the text is not a number.
 pub fn number(text: &[u8]) -> Result<i64, Errno> {
     let text = core::str::from_utf8(text).map_err(|_| Errno::EINVAL)?;
-    text.trim_matches(|c: char| c.is_whitespace() || c == '\0').parse().map_err(|_| Errno::EINVAL)
+    text.trim().parse().map_err(|_| Errno::EINVAL)
 }

@@ -19,10 +19,10 @@ use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::{
-    CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND, CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP,
-    CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT,
-    CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND, CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK,
-    CLONE_VM, RLIMIT_NPROC,
+    CAP_SYS_ADMIN, CAP_SYS_RESOURCE, CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID, CLONE_CLEAR_SIGHAND,
+    CLONE_FILES, CLONE_FS, CLONE_NEWCGROUP, CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWPID,
+    CLONE_NEWUSER, CLONE_NEWUTS, CLONE_PARENT, CLONE_PARENT_SETTID, CLONE_PIDFD, CLONE_SETTLS, CLONE_SIGHAND,
+    CLONE_THREAD, CLONE_UNTRACED, CLONE_VFORK, CLONE_VM, RLIMIT_NPROC,
 };
 
 /// The arguments of clone and clone3.
@@ -182,7 +182,8 @@ fn child_space(process: &Process) -> crate::platform::Space {
 /// Fails with EAGAIN if the limit on processes is reached (RLIMIT_NPROC).
 fn room_for_process(here: &Process) -> Result<(), Errno> {
     let most = here.limits.lock().soft(RLIMIT_NPROC);
-    let is_bounded = !here.ids.lock().is_root();
+    let ids = *here.ids.lock();
+    let is_bounded = ids.user.real != 0 && !ids.may(CAP_SYS_RESOURCE) && !ids.may(CAP_SYS_ADMIN);
     if is_bounded && process::count() as u64 >= most { Err(Errno::EAGAIN) } else { Ok(()) }
 }
 

@@ -89,9 +89,9 @@ impl Limits {
                 .data_hard(data_hard)
                 .memlock(self.soft(RLIMIT_MEMLOCK))
                 .stack(self.soft(RLIMIT_STACK))
-                .may_lock(ids.is_root())
-                .may_map_low(ids.is_root())
-                .may_inject_failure(ids.is_root()),
+                .may_lock(ids.may(CAP_IPC_LOCK))
+                .may_map_low(ids.may(CAP_SYS_RAWIO))
+                .may_inject_failure(ids.may(CAP_SYS_ADMIN)),
         );
     }
 }
