@@ -180,7 +180,7 @@ fn run_first(mut strings: Strings) {
     *thread.comm.lock() = comm;
     process.add(thread.clone());
     if options::records() {
-        record::begin(proc::sys::huge_mode());
+        record::begin(proc::huge::mode());
     }
     record::of_exec(&thread, &process, &first, clock::now_ns());
     scheduler::enqueue(thread);

@@ -172,7 +172,8 @@ pub unsafe trait Platform: TableMemory + Host {
     /// Takes `frames` consecutive frames from anywhere, with undefined contents, and returns the first. An
     /// allocator whose blocks are larger keeps the surplus. The engine frees the frames one by one or
     /// together. Returns `None` if memory is exhausted or fragmented, or if the platform does not support
-    /// runs. Only address spaces without an MMU need runs.
+    /// runs. Address spaces without an MMU need runs. Blocks of shared memory are runs too; without runs,
+    /// shared memory has single pages.
     fn alloc_run(&self, frames: u64) -> Option<Pfn> {
         let _ = frames;
         None

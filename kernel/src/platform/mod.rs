@@ -238,6 +238,14 @@ unsafe impl Platform for Machine {
         count
     }
 
+    fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+        let order = frames.next_power_of_two().ilog2();
+        let first = frames::alloc_for_program(order)?;
+        // SAFETY: the frames are a part of the block, and nothing uses them.
+        (frames..1 << order).for_each(|surplus| unsafe { frames::free(first + surplus, 0) });
+        Some(Pfn::new(first))
+    }
+
     unsafe fn free_frames(&self, frames: &[Pfn]) {
         // SAFETY: each frame came from `alloc_frames`.
         frames.iter().rev().for_each(|frame| unsafe { frames::free(frame.get(), 0) });

@@ -13,6 +13,7 @@
 //! | [`clear_refs`] | clear_refs, which clears marks of pages |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
+//! | [`huge`] | the settings of huge pages in /sys |
 //!
 //! `start.rs` mounts both folders. Each lookup in /proc makes a new [`Node`] (`files/tree.rs`), which for a
 //! folder contains a [`Listing`]. Only the nodes of /proc/sys and /sys are made once, at boot. To add a file
@@ -22,6 +23,7 @@
 
 pub mod clear_refs;
 pub mod descriptors;
+pub mod huge;
 pub mod maps;
 pub mod process;
 pub mod query;

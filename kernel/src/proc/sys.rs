@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | texts made when they are read | a line of [`TEXTS`] |
 //! | numbers of each pool of huge pages, for each page size | a line of [`NUMBERS`]; without a function that sets the number, the file cannot be written |
-//! | other files that programs write | code in [`root`], such as [`huge_enabled`] |
+//! | other files that programs write | code in [`root`]; `huge.rs` has the settings of huge pages |
 //!
 //! `start.rs` calls [`root`] once at boot, after all CPUs have started and before programs run. From then on
 //! the folder has all its files. Each text is made later, by the thread that reads it (`text.rs`). The
@@ -19,15 +19,14 @@ use crate::arch::cpu;
 use crate::files::tree::Node;
 use crate::memory::{self, frames};
 use crate::platform::engine;
+use crate::proc::huge;
 use crate::proc::settings::{huge_pages, insert, number_file, overcommit, set_huge_pages, set_overcommit};
 use crate::proc::system::Text;
-use crate::proc::text::{setting, text};
+use crate::proc::text::text;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
 use freehold::PAGE_SIZE;
-use freehold::engine::HugePages;
-use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
 
 /// Returns the list of all CPUs.
@@ -61,12 +60,6 @@ const TEXTS: &[Text] = &[
     ("devices/system/node/node0/distance", || "10\n".into()),
     ("devices/system/node/node0/meminfo", node_memory),
     ("devices/system/node/node0/numastat", || "numa_hit 0\nnuma_miss 0\nnuma_foreign 0\n".into()),
-    ("kernel/mm/transparent_hugepage/hpage_pmd_size", || "2097152\n".into()),
-    ("kernel/mm/transparent_hugepage/use_zero_page", || "0\n".into()),
-    ("kernel/mm/transparent_hugepage/defrag", || "always defer defer+madvise [madvise] never\n".into()),
-    ("kernel/mm/transparent_hugepage/shmem_enabled", || {
-        "always within_size advise [never] deny force\n".into()
-    }),
 ];
 
 /// The name of a file, a function that returns the number for a page size, and a function that sets the
@@ -85,33 +78,6 @@ const NUMBERS: &[Number] = &[
 /// Returns the counts of the pool of this page size.
 fn pool(size: HugePageSize) -> freehold::hugetlb::HugePoolCounts {
     engine().huge_pool(size).counts(None)
-}
-
-/// The words for the use of huge pages by anonymous memory.
-const MODES: [(&str, HugePages); 3] =
-    [("always", HugePages::Always), ("madvise", HugePages::Madvise), ("never", HugePages::Never)];
-
-/// Returns the word for the current use of huge pages by anonymous memory, as programs read it.
-pub fn huge_mode() -> &'static str {
-    let now = engine().huge_pages();
-    MODES.iter().find(|(_, mode)| *mode == now).map_or("never", |(name, _)| name)
-}
-
-/// Makes the file `transparent_hugepage/enabled`.
-fn huge_enabled() -> Arc<Node> {
-    setting(
-        || {
-            let now = engine().huge_pages();
-            let words = MODES.map(|(name, mode)| if mode == now { format!("[{name}]") } else { name.into() });
-            Ok(format!("{}\n", words.join(" ")).into_bytes())
-        },
-        |text| {
-            let word = text.trim_ascii();
-            let (_, mode) = MODES.iter().find(|(name, _)| name.as_bytes() == word).ok_or(Errno::EINVAL)?;
-            engine().set_huge_pages(*mode);
-            Ok(())
-        },
-    )
 }
 
 /// Makes the folder /sys.
@@ -136,6 +102,6 @@ pub fn root() -> Arc<Node> {
         // No page merging is implemented, so the counts are zero.
         insert(&root, &format!("kernel/mm/ksm/{name}"), text(|| Ok(b"0\n".to_vec())));
     }
-    insert(&root, "kernel/mm/transparent_hugepage/enabled", huge_enabled());
+    huge::insert_all(&root);
     root
 }
