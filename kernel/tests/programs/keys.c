@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -281,6 +282,22 @@ static void keys_are_unavailable(void) {
     CHECK(!pkey_mprotect(at, PAGE, PROT_EXEC, -1) && at[0] == 5 && key_in_smaps(at) == -1);
 }
 
+// A thread that may not write to sealed memory may not discard it either.
+static void key_denies_discards_of_sealed_memory(void) {
+    char *at = pages(1);
+    int key = pkey_alloc(0, 0);
+    *at = 1;
+    CHECK(key > 0 && !pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, key));
+    CHECK(!syscall(462 /* mseal */, at, PAGE, 0) && !madvise(at, PAGE, MADV_DONTNEED) && *at == 0);
+    *at = 1;
+    CHECK(!pkey_set(key, PKEY_DISABLE_WRITE));
+    CHECK(madvise(at, PAGE, MADV_DONTNEED) == -1 && errno == EPERM);
+    CHECK(madvise(at, PAGE, MADV_DONTFORK) == -1 && errno == EPERM && *at == 1);
+    CHECK(!pkey_set(key, 0) && !madvise(at, PAGE, MADV_DONTNEED) && *at == 0);
+    set_rights(FIRST);
+    CHECK(!pkey_free(key));
+}
+
 int main(int argc, char **argv) {
     (void)argv;
     unsigned a, b, c, d;
@@ -293,6 +310,7 @@ int main(int argc, char **argv) {
     PART(keys_are_allocated_and_freed);
     PART(key_denies_accesses);
     PART(key_denies_accesses_by_calls);
+    PART(key_denies_discards_of_sealed_memory);
     PART(each_thread_keeps_its_rights);
     PART(fork_inherits_and_exec_resets_rights);
     PART(signal_frame_fits_a_stack_of_any_key);

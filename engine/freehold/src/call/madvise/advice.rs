@@ -6,7 +6,7 @@
 
 use crate::{
     error::MadviseError,
-    platform::Platform,
+    platform::{PkeyRights, Platform},
     vma::{Vma, flags::VmFlags},
 };
 
@@ -107,15 +107,23 @@ advice! {
     GuardRemove = 103,
 }
 
-/// Fails if the advice would discard pages of a sealed VMA. A writable VMA is exempt, because stores could
-/// have the same effect. A VMA of a file is exempt, because its contents can be read again.
-pub(super) fn check_seal<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
+/// Fails if the advice would discard pages of a sealed VMA. A VMA to which the calling thread may write is
+/// exempt, because stores could have the same effect. A VMA of a file is exempt, because its contents can be
+/// read again.
+pub(super) fn check_seal<P: Platform>(
+    platform: &P,
+    vma: &Vma<P>,
+    advice: Advice,
+) -> Result<(), MadviseError> {
     use Advice::*;
     let discards =
         matches!(advice, DontNeed | DontNeedLocked | Free | Remove | DontFork | WipeOnFork | GuardInstall);
     let flags = vma.flags();
-    let refused = flags.contains(VmFlags::SEALED) && !flags.contains(VmFlags::WRITE) && vma.is_anonymous();
-    if discards && refused { Err(MadviseError::Sealed) } else { Ok(()) }
+    let is_protected = discards && flags.contains(VmFlags::SEALED) && vma.is_anonymous();
+    let denies = PkeyRights::DISABLE_ACCESS | PkeyRights::DISABLE_WRITE;
+    let may_write =
+        || flags.contains(VmFlags::WRITE) && !platform.pkey_rights(flags.pkey()).intersects(denies);
+    if is_protected && !may_write() { Err(MadviseError::Sealed) } else { Ok(()) }
 }
 
 /// Returns the result of a call that has processed all mapped parts: `NotMapped` if there was a hole.

@@ -32,7 +32,7 @@ impl<P: Platform> AddressSpace<P> {
             };
             no_holes &= part.start() == range.start();
             range = range.with_start(part.end());
-            check_seal(vma, advice)?;
+            check_seal(self.platform(), vma, advice)?;
             let target = match advice {
                 Advice::Remove => Some(removable(vma)?.clone()),
                 _ => vma.object().file().cloned(),

@@ -32,7 +32,7 @@ impl<P: Platform> AddressSpace<P> {
         let state = RangeWriterState::default();
         let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
         fail_on_hole(guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
-            check_seal(vma, advice)?;
+            check_seal(self.platform(), vma, advice)?;
             let flags = advised_flags(vma, advice)?;
             if flags != vma.flags() {
                 let _ = guard.modify(vma, part, VmaChange { flags, policy: vma.policy() })?;

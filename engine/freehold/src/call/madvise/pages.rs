@@ -46,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
             let guard = self.read_killable()?;
             let advise = |vma: &Vma<P>, part: UserRange| {
                 if discards(advice) && vma.uffd().is_some() {
-                    may_advise(vma, advice)?;
+                    may_advise(self.platform(), vma, advice)?;
                     if let Some(notice) = Notice::remove(vma, part) {
                         return Err(AdviceEnd::Notify(notice, part));
                     }
@@ -88,7 +88,7 @@ impl<P: Platform> AddressSpace<P> {
         advice: Advice,
         held: HeldLock<'_, '_, P>,
     ) -> Result<(), MadviseError> {
-        may_advise(vma, advice)?;
+        may_advise(self.platform(), vma, advice)?;
         match advice {
             Advice::DontNeed | Advice::DontNeedLocked => return self.discard_part(vma, part),
             Advice::GuardInstall => {
@@ -153,8 +153,8 @@ fn discards(advice: Advice) -> bool {
 }
 
 /// Fails if the VMA does not support the advice.
-fn may_advise<P: Platform>(vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
-    check_seal(vma, advice)?;
+fn may_advise<P: Platform>(platform: &P, vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
+    check_seal(platform, vma, advice)?;
     if vma.flags().intersects(refusing_flags(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
         return Err(MadviseError::Invalid);
     }
