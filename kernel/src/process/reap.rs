@@ -138,7 +138,7 @@ fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<F
 }
 
 /// Takes an event of the selected tracees or children. Returns `None` if there is no event. Fails with ECHILD
-/// if no tracee and no child is selected.
+/// if no tracee and no child is selected, or if all children have ended and the call does not wait for ends.
 fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Found>, Errno> {
     let traced = take_tracee(process, which, options);
     if let Some(Some(found)) = traced {
@@ -146,7 +146,9 @@ fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Fo
     }
     let mut children = process.children.lock();
     let meant = || children.values().filter(|child| is_meant(child, which, options));
-    if meant().next().is_none() {
+    // A child that has ended has no other event.
+    let may_have_event = |child: &Process| options & WEXITED != 0 || child.status.lock().is_none();
+    if !meant().any(|child| may_have_event(child)) {
         return if traced.is_some() { Ok(None) } else { Err(errno::ECHILD) };
     }
     let Some((child, event)) = meant().find_map(|child| Some((child.clone(), event_of(child, options)?)))

@@ -143,6 +143,8 @@ static void wait_reports_how_a_child_ended(void) {
     child = fork();
     if (!child) _exit(5);
     CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT) && info.si_pid == child && info.si_status == 5);
+    // A child that has ended cannot stop or go on.
+    CHECK(waitid(P_PID, child, &info, WSTOPPED | WCONTINUED) == -1 && errno == ECHILD);
     CHECK(ended(child) == 5 << 8);
 }
 
