@@ -314,9 +314,13 @@ fn pkey_mprotect(frame: &mut Frame) -> Answer {
 }
 
 /// The commands of membarrier, one bit each.
-const BARRIERS: u64 = 0x7f;
+const BARRIERS: u64 = 0x27f;
 /// Commands that need a registration. The command for the registration is the next higher bit.
 const PRIVATE: [u64; 2] = [1 << 3, 1 << 5];
+/// The registration for a barrier that also makes CPUs execute a serializing instruction.
+const REGISTER_SYNC_CORE: u64 = 1 << 6;
+/// Returns the registrations.
+const GET_REGISTRATIONS: u64 = 1 << 9;
 
 /// Orders memory on the CPUs that run threads of the process or, for the commands for all processes, on all CPUs.
 /// For the process, every such CPU executes a barrier now. For all processes, the call waits for a grace period,
@@ -338,6 +342,11 @@ fn membarrier(frame: &mut Frame) -> Answer {
         1 | 2 => {
             platform::wait_for_grace_period();
             Ok(0)
+        }
+        GET_REGISTRATIONS => {
+            let own = registered.load(Relaxed);
+            // Linux reports this registration as both, although it allows only one of the barriers.
+            Ok(own | if own & REGISTER_SYNC_CORE != 0 { PRIVATE[0] << 1 } else { 0 })
         }
         command => {
             registered.fetch_or(command, Relaxed);

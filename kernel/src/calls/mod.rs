@@ -18,6 +18,7 @@
 
 pub mod answer;
 mod attributes;
+mod compare;
 mod contents;
 mod descriptors;
 mod events;
@@ -86,6 +87,7 @@ static TABLE: [Call; COUNT] = {
         shm::CALLS,
         policies::CALLS,
         pidfds::CALLS,
+        compare::CALLS,
         ptrace::CALLS,
         &[(__NR_restart_syscall, restart), (__NR_io_uring_setup, no_rings)],
     ];

@@ -245,6 +245,11 @@ impl FileTable {
         self.slots.lock().clone()
     }
 
+    /// Returns the address of the descriptors, which processes with the same descriptors share.
+    pub fn address(&self) -> u64 {
+        Arc::as_ptr(&self.slots()).addr() as u64
+    }
+
     /// Returns the open file of a descriptor.
     ///
     /// # Errors

@@ -295,6 +295,39 @@ static void cleared_handlers_leave_ignored_signals(void) {
 }
 
 static volatile int received;
+static long compare(pid_t first, pid_t second, int kind, long index, long other) {
+    return syscall(SYS_kcmp, first, second, kind, index, other);
+}
+
+static void objects_of_processes_are_compared(void) {
+    enum { FILE_OF, SPACE, FILES, PLACE, ACTIONS, IO, SEMAPHORES, KINDS = 8 };
+    pid_t self = getpid();
+    int copy = dup(1), other = open("/dev/null", O_RDONLY), ends[2];
+    CHECK(copy >= 0 && other >= 0 && !pipe(ends));
+    for (int kind = SPACE; kind <= SEMAPHORES; kind++) CHECK(compare(self, self, kind, 0, 0) == 0);
+    CHECK(compare(self, self, FILE_OF, 1, copy) == 0);
+    long order = compare(self, self, FILE_OF, 1, other);
+    CHECK(order == 1 || order == 2);
+    CHECK(compare(self, self, FILE_OF, other, 1) == 3 - order);
+    CHECK(compare(self, self, FILE_OF, 1, 900) == -1 && errno == EBADF);
+    CHECK(compare(self, self, KINDS, 1, 1) == -1 && errno == EINVAL);
+    CHECK(compare(self, 0x3fffffff, SPACE, 0, 0) == -1 && errno == ESRCH);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        char byte;
+        close(ends[1]);
+        _exit(read(ends[0], &byte, 1));
+    }
+    CHECK(compare(self, child, FILE_OF, 1, 1) == 0 && compare(self, child, SPACE, 0, 0) > 0);
+    CHECK(compare(self, child, FILES, 0, 0) > 0 && compare(self, child, PLACE, 0, 0) > 0);
+    CHECK(compare(self, child, ACTIONS, 0, 0) > 0);
+    close(ends[1]);
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    close(ends[0]), close(copy), close(other);
+}
+
 static void receive(int signal, siginfo_t *info, void *frame) { (void)info, (void)frame, received += signal; }
 
 // Numbers below -10000 represent the caller. Linux has them since 6.14.
@@ -365,5 +398,6 @@ int main(int argc, char **argv) {
     PART(cleared_handlers_leave_ignored_signals);
     PART(caller_is_its_own_pidfd);
     PART(pidfd_copies_descriptors);
+    PART(objects_of_processes_are_compared);
     return 0;
 }

@@ -128,7 +128,8 @@ static void robust_lock_reports_a_dead_holder(void) {
 
 static int membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0); }
 
-enum { GLOBAL = 1, PRIVATE = 8, REGISTER_PRIVATE = 16, EVENTS = 500 };
+enum { GLOBAL = 1, PRIVATE = 8, REGISTER_PRIVATE = 16, SYNC_CORE = 32, REGISTER_SYNC_CORE = 64 };
+enum { GET_REGISTRATIONS = 512, EVENTS = 500 };
 // The two flags of Dekker's algorithm, on lines of their own, and the step of each thread.
 static struct {
     _Alignas(128) volatile int value;
@@ -153,6 +154,13 @@ static void membarrier_orders_other_threads(void) {
     pid_t child = fork();
     if (child == 0) {
         CHECK(membarrier(PRIVATE) == -1 && errno == EPERM);
+        CHECK(membarrier(GET_REGISTRATIONS) == 0);
+        // A registration for barriers with a serializing instruction is reported as both registrations.
+        CHECK(!membarrier(REGISTER_SYNC_CORE));
+        CHECK(membarrier(GET_REGISTRATIONS) == (REGISTER_SYNC_CORE | REGISTER_PRIVATE));
+        CHECK(!membarrier(SYNC_CORE));
+        CHECK(membarrier(PRIVATE) == -1 && errno == EPERM);
+        CHECK(syscall(SYS_membarrier, GET_REGISTRATIONS, 1, 0) == -1 && errno == EINVAL);
         _exit(0);
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
