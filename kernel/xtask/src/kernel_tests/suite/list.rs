@@ -39,7 +39,8 @@ pub struct Program {
     pub failed: BTreeMap<String, String>,
     /// Cases that are skipped, with the reasons.
     pub skipped: BTreeMap<String, String>,
-    /// Cases whose outcome is not the same in each run, with the reasons.
+    /// Cases whose outcome is not the same in each run, with the reasons. `*` at the end of a name stands for
+    /// any text.
     pub varies: BTreeMap<String, String>,
 }
 
@@ -61,11 +62,24 @@ impl Program {
         passed.chain(failed).chain(skipped).collect()
     }
 
+    /// Returns true if the outcome of a case is not the same in each run.
+    fn varies(&self, case: &str) -> bool {
+        let is_meant = |name: &String| match name.strip_suffix('*') {
+            Some(start) => case.starts_with(start),
+            None => case == name,
+        };
+        self.varies.keys().any(is_meant)
+    }
+
     /// Replaces the expected outcomes. Keeps the reasons.
     pub fn set(&mut self, cases: &Cases) {
-        let known: BTreeMap<_, _> = self.failed.iter().chain(&self.skipped).collect();
+        let this = self.clone();
+        let this = &this;
+        let known: BTreeMap<_, _> = this.failed.iter().chain(&this.skipped).collect();
         let of = |wanted: Outcome| {
-            cases.iter().filter(move |(_, outcome)| **outcome == wanted).map(|(name, _)| name)
+            let is_meant =
+                move |(name, outcome): &(&String, &Outcome)| **outcome == wanted && !this.varies(name);
+            cases.iter().filter(is_meant).map(|(name, _)| name)
         };
         let with_reasons = |wanted| {
             let reason = |name| known.get(name).map_or(UNEXPLAINED.into(), |reason| reason.to_string());
@@ -84,7 +98,7 @@ impl Program {
         names.dedup();
         let word = |outcome: Option<&Outcome>| outcome.map_or("missing", |outcome| outcome.word());
         let mut lines = Vec::new();
-        for name in names.into_iter().filter(|name| !self.varies.contains_key(*name)) {
+        for name in names.into_iter().filter(|name| !self.varies(name)) {
             let (was, should) = (seen.get(name), expected.get(name));
             match should {
                 _ if was == should => {}
@@ -222,7 +236,14 @@ mod tests {
         assert_eq!(fork.differences(&seen), said);
         let varies =
             BTreeMap::from(["A.b", "A \"c\"", "d e", "new"].map(|name| (name.into(), "load".into())));
-        assert!(Program { varies, ..fork.clone() }.differences(&seen).is_empty());
+        let mut free = Program { varies, ..fork.clone() };
+        assert!(free.differences(&seen).is_empty());
+        free.varies = BTreeMap::from([("*".into(), "load".into())]);
+        assert!(free.differences(&seen).is_empty());
+        free.varies = BTreeMap::from([("A*".into(), "load".into())]);
+        assert_eq!(free.differences(&seen), said[2..]);
+        free.set(&seen);
+        assert_eq!(free.passed, ["d e", "new"]);
     }
 
     #[test]
