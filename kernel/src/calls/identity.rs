@@ -169,7 +169,7 @@ fn setpgid(frame: &mut Frame) -> Answer {
         return Err(Errno::ESRCH);
     }
     let session = here.session.load(Relaxed);
-    if is_child && process.has_executed.load(Relaxed) != 0 {
+    if is_child && process.programs.load(Relaxed) != 0 {
         return Err(Errno::EACCES);
     }
     if process.session.load(Relaxed) != session || process.session.load(Relaxed) == process.pid {

@@ -186,11 +186,14 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     *thread.comm.lock() = exec::short_name(path);
     *process.name.lock() = name;
     process.usage.program_ends(thread.space());
-    *process.space.lock() = Some(space.clone());
+    let mut place = process.space.lock();
+    let before = place.replace(space.clone());
+    process.programs.fetch_add(1, Relaxed);
+    drop(place);
+    drop(before);
     drop(thread.set_space(Some(space)));
     wait::wake(process.vfork_key(), usize::MAX);
     process.files.close_marked();
-    process.has_executed.store(1, Relaxed);
     process.is_dumpable.store(1, Relaxed);
     process.barriers.store(0, Relaxed);
     // exec clears this flag; only 32-bit programs keep it.

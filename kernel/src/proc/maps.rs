@@ -21,6 +21,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::{ControlFlow, Range};
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::error::Errno;
@@ -88,9 +89,30 @@ pub fn space(process: &Process) -> Option<Space> {
     process.space.lock().clone()
 }
 
+/// The address space that a process had when a file of /proc was opened. An exec gives the process another
+/// space, which the open file does not show.
+pub struct Opened {
+    process: Arc<Process>,
+    /// The number of the program: see `Process::programs`.
+    program: u32,
+}
+
+impl Opened {
+    pub fn new(process: Arc<Process>) -> Self {
+        let program = process.programs.load(Relaxed);
+        Opened { process, program }
+    }
+
+    /// Returns the space, or `None` if the process has ended or executed another program.
+    pub fn space(&self) -> Option<Space> {
+        let space = self.process.space.lock();
+        space.as_ref().filter(|_| self.process.programs.load(Relaxed) == self.program).cloned()
+    }
+}
+
 /// The file maps or smaps. Its text is made in parts while it is read, because there may be very many lines.
 pub struct Lines {
-    process: Arc<Process>,
+    opened: Opened,
     /// True for smaps.
     detailed: bool,
     made: SpinLock<Made>,
@@ -114,7 +136,7 @@ const PART: usize = 4096;
 impl Lines {
     /// Makes the file maps or, with `detailed`, smaps.
     pub fn new(process: Arc<Process>, detailed: bool) -> Self {
-        Lines { process, detailed, made: SpinLock::new(Made::default()) }
+        Lines { opened: Opened::new(process), detailed, made: SpinLock::new(Made::default()) }
     }
 }
 
@@ -153,7 +175,7 @@ impl Made {
 
 impl File for Lines {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let space = space(&self.process);
+        let space = self.opened.space();
         // The part is moved out of `made`, so no lock is held while it is used. A task that reads
         // concurrently makes its own part.
         let mut made = core::mem::take(&mut *self.made.lock());
@@ -190,7 +212,7 @@ impl File for Lines {
 
     fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
         match request {
-            PROCMAP_QUERY if !self.detailed => query(&self.process, argument),
+            PROCMAP_QUERY if !self.detailed => query(self.opened.space(), argument),
             _ => Err(errno::ENOTTY),
         }
     }
@@ -202,11 +224,11 @@ pub fn rollup(process: &Process) -> Vec<u8> {
 }
 
 /// The file mem: the memory of a process, accessed as a debugger accesses it.
-pub struct Memory(pub Arc<Process>);
+pub struct Memory(pub Opened);
 
 impl File for Memory {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let Some(space) = space(&self.0) else { return Ok(0) };
+        let Some(space) = self.0.space() else { return Ok(0) };
         let (mut part, mut done) = ([0; 2048], 0);
         while to.len() > 0 {
             let room = to.len().min(part.len());
@@ -221,7 +243,7 @@ impl File for Memory {
     }
 
     fn write(&self, at: u64, from: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
-        let Some(space) = space(&self.0) else { return Ok(0) };
+        let Some(space) = self.0.space() else { return Ok(0) };
         let (mut part, mut done) = ([0; 2048], 0);
         while from.len() > 0 {
             let bytes = from.get(&mut part)?;
@@ -245,7 +267,7 @@ impl File for Memory {
 }
 
 /// The file pagemap: a word of 8 bytes for each page, with its presence, its kind and its frame number.
-pub struct Pages(pub Arc<Process>);
+pub struct Pages(pub Opened);
 
 /// Bits of a word, with Linux's meanings.
 mod bit {
@@ -276,7 +298,7 @@ impl File for Pages {
         if !at.is_multiple_of(8) || !to.len().is_multiple_of(8) {
             return Err(Errno::EINVAL);
         }
-        let Some(space) = space(&self.0) else { return Ok(0) };
+        let Some(space) = self.0.space() else { return Ok(0) };
         let mut done = 0;
         while to.len() > 0 {
             let count = (to.len() / 8).min(WORDS);
@@ -295,7 +317,7 @@ impl File for Pages {
 
     fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
         match request {
-            PAGEMAP_SCAN => scan(&self.0, argument),
+            PAGEMAP_SCAN => scan(&self.0.space().ok_or(Errno::ESRCH)?, argument),
             _ => Err(Errno::EINVAL),
         }
     }

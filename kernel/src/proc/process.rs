@@ -10,7 +10,7 @@
 use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listed, Listing, Node, listed};
 use crate::files::{File, names};
-use crate::proc::maps::{self, Memory, Pages, space};
+use crate::proc::maps::{self, Memory, Opened, Pages, space};
 use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text};
 use crate::proc::{clear_refs::clear_refs, descriptors::Folder};
 use crate::process::names::{auxv, short_name, up_to_zero};
@@ -96,8 +96,8 @@ impl Listing for Of {
             b"oom_score_adj" => Ok(score(process)),
             b"maps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, false))),
             b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
-            b"mem" => opened(0o600, |process| Arc::new(Memory(process))),
-            b"pagemap" => opened(0o400, |process| Arc::new(Pages(process))),
+            b"mem" => opened(0o600, |process| Arc::new(Memory(Opened::new(process)))),
+            b"pagemap" => opened(0o400, |process| Arc::new(Pages(Opened::new(process)))),
             b"clear_refs" => Ok(clear_refs(process)),
             b"coredump_filter" => Ok(setting(|| Ok(b"00000033\n".to_vec()), |_| Ok(()))),
             b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),

@@ -6,10 +6,9 @@
 //! page of the file is searched. The program `usage.c` of the tests checks the request.
 #![expect(unsafe_code, reason = "declares that the structure of the request has no padding")]
 
-use super::maps::{identity, space};
+use super::maps::identity;
 use crate::errno;
-use crate::platform::{Machine, user};
-use crate::process::Process;
+use crate::platform::{Machine, Space, user};
 use core::mem::offset_of;
 use elf::{ElfBytes, abi::PT_NOTE, endian::LittleEndian, note::Note};
 use freehold::PAGE_SIZE;
@@ -27,13 +26,13 @@ const MAX_BUILD_ID: usize = 20;
 // SAFETY: all fields are numbers, and there is no padding between them.
 unsafe impl user::Plain for procmap_query {}
 
-/// Performs the request. `at` is the address of the structure.
+/// Performs the request. `space` is `None` if the process has ended. `at` is the address of the structure.
 ///
 /// # Errors
 ///
 /// E2BIG or EINVAL for a wrong structure, ESRCH if the process has ended, ENOENT if no VMA matches,
 /// ENAMETOOLONG if a buffer is too small, EFAULT.
-pub fn query(process: &Process, at: u64) -> Result<u64, Errno> {
+pub fn query(space: Option<Space>, at: u64) -> Result<u64, Errno> {
     let size = user::UserPtr::<u64>::new(at).read()?;
     let asked: procmap_query = user::read_sized(at, size, offset_of!(procmap_query, vma_start))?;
     let (name_room, id_room) = (asked.vma_name_size as usize, asked.build_id_size as usize);
@@ -41,7 +40,7 @@ pub fn query(process: &Process, at: u64) -> Result<u64, Errno> {
         return Err(Errno::EINVAL);
     }
     let flags = QueryFlags::from_bits_retain(asked.query_flags);
-    let line = space(process).ok_or(Errno::ESRCH)?.query_vma(asked.query_addr, flags);
+    let line = space.ok_or(Errno::ESRCH)?.query_vma(asked.query_addr, flags);
     let line = line.map_err(|error| error.errno())?;
     let (device, inode, name) = identity(&line);
     let name_size = match name_room {

@@ -10,9 +10,7 @@
 //! (WP_ASYNC). The engine protects pages after it has reported them (`AddressSpace::protect_entries`).
 #![expect(unsafe_code, reason = "declares that the structures of the request have no padding")]
 
-use super::maps::space;
 use crate::platform::{Machine, Space, user};
-use crate::process::Process;
 use crate::sched::checkpoint;
 use alloc::vec::Vec;
 use core::mem::offset_of;
@@ -68,10 +66,9 @@ unsafe impl user::Plain for page_region {}
 ///
 /// # Errors
 ///
-/// ESRCH if the process has ended, EINVAL for a wrong structure, EPERM if a required WP_ASYNC is missing,
+/// EINVAL for a wrong structure, EPERM if a required WP_ASYNC is missing,
 /// EINTR if the caller is killed, ENOMEM, EFAULT.
-pub fn scan(process: &Process, at: u64) -> Result<u64, Errno> {
-    let space = space(process).ok_or(Errno::ESRCH)?;
+pub fn scan(space: &Space, at: u64) -> Result<u64, Errno> {
     let asked = UserPtr::<pm_scan_arg>::new(at).read()?;
     check(&asked)?;
     let mut regions = Vec::new();
@@ -86,7 +83,7 @@ pub fn scan(process: &Process, at: u64) -> Result<u64, Errno> {
         unit: 1,
         written: 0,
     };
-    let done = scan.perform(&space);
+    let done = scan.perform(space);
     UserPtr::new(at.wrapping_add(offset_of!(pm_scan_arg, walk_end) as u64)).write(&scan.walk_end)?;
     done.map(|()| scan.written)
 }

@@ -252,9 +252,9 @@ pub struct Process {
     pub timers: SpinLock<Timers>,
     /// Counters for getrusage.
     pub usage: Usage,
-    /// 1 once the process has executed a program; the parent may then no longer change the group of this
-    /// process.
-    pub has_executed: AtomicU32,
+    /// Number of programs that the process has executed. Changed under the lock of `space`, together with the
+    /// space. If the number is not 0, the parent may no longer change the group of this process.
+    pub programs: AtomicU32,
     /// The nice value, -20 to 19, plus 20.
     pub nice: AtomicU32,
     /// oom_score_adj: see [`shortage`].
@@ -318,7 +318,7 @@ impl Process {
             limits: SpinLock::new(Limits::first()),
             timers: SpinLock::new(Timers::default()),
             usage: Usage::default(),
-            has_executed: AtomicU32::new(0),
+            programs: AtomicU32::new(0),
             nice: AtomicU32::new(20),
             oom_score: AtomicI64::new(0),
             account: Arc::default(),

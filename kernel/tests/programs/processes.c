@@ -328,6 +328,42 @@ static void objects_of_processes_are_compared(void) {
     close(ends[0]), close(copy), close(other);
 }
 
+// A file that shows a process's memory shows the program that ran when the file was opened.
+static void opened_memory_is_that_of_one_program(void) {
+    enum { FILES = 4 };
+    static const char *names[FILES] = {"mem", "maps", "smaps", "pagemap"};
+    static char text[64] = "before exec";
+    int files[FILES], go[2], end[2], again, status;
+    char path[64], found[64], byte;
+    CHECK(!pipe(go) && !pipe2(end, O_CLOEXEC));
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        close(go[1]), close(end[0]);
+        char input[16];
+        sprintf(input, "%d", go[0]);
+        if (read(go[0], &byte, 1) == 1) execl("/proc/self/exe", "processes", "wait", input, (char *)0);
+        _exit(1);
+    }
+    close(end[1]);
+    for (int n = 0; n < FILES; n++) {
+        sprintf(path, "/proc/%d/%s", child, names[n]);
+        CHECK((files[n] = open(path, O_RDONLY)) >= 0);
+    }
+    CHECK(pread(files[0], found, sizeof text, (long)text) == sizeof text && !strcmp(found, text));
+    CHECK(write(go[1], "x", 1) == 1);
+    // The exec closes the other end.
+    CHECK(read(end[0], &byte, 1) == 0);
+    for (int n = 0; n < FILES; n++) {
+        CHECK(pread(files[n], found, sizeof found, n == 0 ? (long)text : 0) == 0);
+        close(files[n]);
+    }
+    sprintf(path, "/proc/%d/maps", child);
+    CHECK((again = open(path, O_RDONLY)) >= 0 && read(again, found, sizeof found) > 0);
+    CHECK(write(go[1], "x", 1) == 1 && waitpid(child, &status, 0) == child && status == 0);
+    close(again), close(go[0]), close(go[1]), close(end[0]);
+}
+
 static void receive(int signal, siginfo_t *info, void *frame) { (void)info, (void)frame, received += signal; }
 
 // Numbers below -10000 represent the caller. Linux has them since 6.14.
@@ -379,6 +415,10 @@ int main(int argc, char **argv) {
     itself = argv[0];
     if (argc > 2 && !strcmp(argv[1], "exit")) return atoi(argv[2]);
     if (argc > 1 && !strcmp(argv[1], "count")) return (argc - 2) % 251;
+    if (argc > 2 && !strcmp(argv[1], "wait")) {
+        char byte;
+        return read(atoi(argv[2]), &byte, 1) == 1 ? 0 : 1;
+    }
     if (argc > 3 && !strcmp(argv[1], "descriptors")) {
         int kept = fcntl(atoi(argv[2]), F_GETFD), closed = fcntl(atoi(argv[3]), F_GETFD);
         return kept >= 0 && closed == -1 && getenv("ONE") && !getenv("PATH") ? 0 : 1;
@@ -399,5 +439,6 @@ int main(int argc, char **argv) {
     PART(caller_is_its_own_pidfd);
     PART(pidfd_copies_descriptors);
     PART(objects_of_processes_are_compared);
+    PART(opened_memory_is_that_of_one_program);
     return 0;
 }
