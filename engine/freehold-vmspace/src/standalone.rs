@@ -81,6 +81,9 @@ impl<P: Platform> VmSpace<P> {
     /// ```
     pub fn map(&mut self, range: Range<u64>, rights: PteFlags) -> Result<(), MapError> {
         let pages = self.vacant(&range)?;
+        // Without this bit, `set_rights` would not grant the right to write: it would leave the first store
+        // to the fault handler of an address space that tracks written pages.
+        let rights = rights | PteFlags::SOFT_DIRTY;
         let mapped = pages.clone().try_for_each(|at| {
             let table = self.pte_table_alloc(VirtAddr::new(at))?;
             let frame = self.alloc_anon(true, AnonPage { rmap: 0, index: PageIndex::of_byte(at) })?;
