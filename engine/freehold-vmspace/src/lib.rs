@@ -23,7 +23,7 @@
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
 //! | `protect.rs`, `write_protect.rs`, `protect_reported.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
 //! | `aging.rs`, `soft_dirty.rs` | clearing accessed, dirty and soft-dirty bits |
-//! | `zap.rs`, `collapse.rs` | removing pages |
+//! | `zap.rs`, `collapse.rs`, `evict.rs` | removing pages |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
 //! | `entry.rs`, `migration_entry.rs` | one entry, found by the reverse map |
 //! | `residency.rs`, `rss.rs`, `rss_counters.rs` | which pages are present, and how many |
@@ -46,6 +46,7 @@ mod copy;
 mod copy_on_write;
 mod entry;
 mod error;
+mod evict;
 pub mod frame;
 mod guard;
 mod huge;
@@ -75,6 +76,8 @@ pub use aging::Aging;
 pub use copy::{Fork, ForkGather};
 pub use copy_on_write::{ReadOnly, StoreOutcome};
 pub use error::NoMemory;
+#[doc(hidden)]
+pub use evict::Discardable;
 pub use frame::page::{AnonPage, CachePage};
 pub use freehold_pagetable::{MarkerKind, PAGE_SHIFT, PAGE_SIZE, Pfn, VirtAddr};
 pub use huge::HugePage;

@@ -70,7 +70,12 @@ impl<P: Platform> VmSpace<P> {
             let uffd_wp = flags.contains(PteFlags::UFFD_WP);
             let soft_dirty = flags.contains(PteFlags::SOFT_DIRTY);
             let moving = MigrationEntry { pfn, write, exclusive, uffd_wp, soft_dirty };
-            leaf.replace(moving.entry(), &mut gather);
+            let old = leaf.replace(moving.entry(), &mut gather);
+            if old.flags().contains(PteFlags::DIRTY) {
+                // The new entry may be clean. Without this mark, a page that was freed lazily and written
+                // afterwards would count as discardable.
+                frame.set_dirty();
+            }
             if exclusive {
                 frame.clear_exclusive();
             }

@@ -41,6 +41,7 @@ mod mmap;
 mod mremap;
 mod munmap;
 mod nommu;
+mod pageout;
 mod pins;
 mod pkeys;
 mod probes;

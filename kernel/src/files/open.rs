@@ -177,7 +177,7 @@ impl Open {
         if let Some(file) = &*self.mapped.lock() {
             return Ok(file.clone());
         }
-        let access = FileAccess::READ.read(self.may_read()).write(self.may_write());
+        let access = FileAccess::READ.read(self.may_read()).write(self.may_write()).shows_cache(true);
         let name = core::str::from_utf8(&self.name).unwrap_or_default();
         let file = file::File::new(mapping, access, name).map_err(|_| Errno::ENOMEM)?;
         Ok(self.mapped.lock().get_or_insert(file).clone())

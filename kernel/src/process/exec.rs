@@ -249,7 +249,7 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     let mapping = node.mapping().ok_or(Errno::EACCES)?;
     let path = tree::path_of(node);
     let name = core::str::from_utf8(&path).unwrap_or_default();
-    let file = File::new(mapping, FileAccess::READ, name).map_err(|_| Errno::ENOMEM)?;
+    let file = File::new(mapping, FileAccess::READ.shows_cache(true), name).map_err(|_| Errno::ENOMEM)?;
     let (mut end, mut table) = (0, 0);
     for part in headers {
         match part.p_type {

@@ -16,7 +16,7 @@ use super::answers::returned;
 use super::length;
 use super::prctl;
 use super::world::{Mapped, UNNAMED, World};
-use freehold::error::{Errno, MmapError};
+use freehold::error::{Errno, MadviseError, MmapError};
 use freehold::platform::PkeyRights;
 use freehold::remote::IoVec;
 use freehold::vma::flags::VmFlags;
@@ -225,10 +225,19 @@ fn pkey_alloc(process: &Process, args: &[u64; 6]) -> Result<u64, Errno> {
     process.pkey_alloc(PkeyRights::from_bits_retain(rights)).map(u64::from).map_err(|error| error.errno())
 }
 
+/// Returns the advice with this number, which is an int. A replay takes no pages away for PAGEOUT, because
+/// Linux takes only some of the pages: those that it finds in its lists and that no CPU uses. COLD has the
+/// same checks and keeps all pages.
+fn advice(number: u64) -> Result<Advice, MadviseError> {
+    match Advice::from_raw(number as u32)? {
+        Advice::PageOut => Ok(Advice::Cold),
+        advice => Ok(advice),
+    }
+}
+
 /// Makes the call madvise.
 fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
-    // The advice is an int.
-    Advice::from_raw(args[2] as u32)
+    advice(args[2])
         .and_then(|advice| process.madvise(args[0], args[1], advice))
         .map_err(|error| error.errno())
 }
@@ -238,12 +247,12 @@ fn madvise(process: &Process, args: &[u64; 6]) -> Result<(), Errno> {
 fn process_madvise(process: &Process, planned: &PlannedCall) -> Option<Result<u64, Errno>> {
     let about = planned.call.transfer.as_ref()?;
     let ranges: Vec<IoVec> = about.remote.iter().map(|&(base, len)| IoVec { base, len }).collect();
-    // The advice is an int. No flags are valid.
-    let [_, _, _, advice, flags, _] = planned.call.args;
+    // No flags are valid.
+    let [_, _, _, number, flags, _] = planned.call.args;
     if flags as u32 != 0 {
         return Some(Err(Errno::EINVAL));
     }
-    let advice = match Advice::from_raw(advice as u32) {
+    let advice = match advice(number) {
         Ok(advice) => advice,
         Err(error) => return Some(if ranges.is_empty() { Ok(0) } else { Err(error.errno()) }),
     };

@@ -2,9 +2,10 @@
 //! has finished. `frame/pin.rs` describes pins.
 //!
 //! The call may come at any time, and takes no lock except that of a pool. The pages may have been unmapped
-//! since they were pinned. So a pin may be the last reference, and then this file frees the frame. A page of
-//! a file that was stored to through the pin is marked dirty before the pin is dropped, because the page may
-//! leave the cache afterwards. `tests/pins/` of `freehold` tests this file.
+//! since they were pinned. So a pin may be the last reference, and then this file frees the frame. A page
+//! that was stored to through the pin is marked dirty before the pin is dropped, because afterwards a page of
+//! a file may leave the cache, and a lazily freed page may be discarded. `tests/pins/` of `freehold` tests
+//! this file.
 
 use super::Memory;
 use crate::{Pfn, frame::pin::PIN, platform::Platform};
@@ -19,7 +20,7 @@ impl<P: Platform> Memory<P> {
         for &pfn in frames.iter().filter(|pfn| !self.is_zero(**pfn)) {
             let record = self.record_of(pfn);
             let frame = self.platform().frame(record);
-            if dirty && !frame.is_anon() {
+            if dirty {
                 frame.set_dirty();
             }
             if frame.hugetlb().is_some() {

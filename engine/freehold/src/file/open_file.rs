@@ -8,8 +8,8 @@
 //!
 //! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`, and `may_map` in
 //! `nommu/mmap.rs`); this file only records the access. A new field of [`FileAccess`] needs its check in both
-//! functions. VMAs merge only if they map the same open file, so a mapping that must not merge gets an open
-//! file of its own (`kinds/segment.rs`).
+//! functions, except `shows_cache`, which mincore and MADV_PAGEOUT check. VMAs merge only if they map the
+//! same open file, so a mapping that must not merge gets an open file of its own (`kinds/segment.rs`).
 
 use super::{Driver, Mapping, Segment};
 use crate::{
@@ -50,15 +50,25 @@ settings! {
         pub noexec: bool,
         /// The file can be mapped.
         pub mappable: bool,
+        /// The program owns the file, or may write to it. Only then mincore reports which pages of a mapping
+        /// are in the page cache, and MADV_PAGEOUT takes pages away. Otherwise the use of the cache would
+        /// show what other programs read (CVE-2019-5489), and mincore reports every page as resident.
+        pub shows_cache: bool,
     }
 }
 
 impl FileAccess {
-    /// Access of a file opened for reading.
-    pub const READ: FileAccess =
-        FileAccess { read: true, write: false, append: false, noexec: false, mappable: true };
+    /// Access of a file opened for reading, which another user owns.
+    pub const READ: FileAccess = FileAccess {
+        read: true,
+        write: false,
+        append: false,
+        noexec: false,
+        mappable: true,
+        shows_cache: false,
+    };
     /// Access of a file opened for reading and writing.
-    pub const READ_WRITE: FileAccess = FileAccess { write: true, ..FileAccess::READ };
+    pub const READ_WRITE: FileAccess = FileAccess { write: true, shows_cache: true, ..FileAccess::READ };
 }
 
 /// An open file. Two separate open calls make two `File`s over one [`Mapping`]. Adjacent VMAs merge only if

@@ -134,7 +134,7 @@ impl<P: Platform> Pins<P> {
         })
     }
 
-    /// Writes bytes to the pages, starting at byte `offset` of the first page. Marks pages of files dirty.
+    /// Writes bytes to the pages, starting at byte `offset` of the first page. Marks the pages dirty.
     ///
     /// # Errors
     ///
@@ -163,15 +163,13 @@ impl<P: Platform> Pins<P> {
             self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
             done += len;
             let frame = self.engine.platform().frame(self.engine.memory().record_of(pfn));
-            if !frame.is_anon() {
-                frame.set_dirty();
-            }
+            frame.set_dirty();
         })
     }
 
-    /// Unpins pages that were written, for example by a device. Pages of files become dirty, so that they are
-    /// written back even if a write-back happened after the first store. Pages that were not pinned for
-    /// writing are not marked.
+    /// Unpins pages that were written, for example by a device. The pages become dirty: pages of files are
+    /// written back even if a write-back happened after the first store, and pages to which MADV_FREE was
+    /// applied during the pin are not discarded. Pages that were not pinned for writing are not marked.
     ///
     /// # Examples
     ///

@@ -7,7 +7,13 @@
 //! `lab/freehold-model/cases` and the tests in `engine/freehold/tests/files/advice.rs` compare them.
 
 use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
-use crate::{PAGE_SHIFT, PAGE_SIZE, error::MincoreError, file::Mapping, platform::Platform, vma::Vma};
+use crate::{
+    PAGE_SHIFT, PAGE_SIZE,
+    error::MincoreError,
+    file::{Mapping, Object},
+    platform::Platform,
+    vma::Vma,
+};
 use freehold_vmspace::{PageCount, PageRange, UserRange};
 
 /// Number of pages examined in one lock hold.
@@ -18,7 +24,9 @@ impl<P: Platform> AddressSpace<P> {
     /// receive 1 or 0, one byte per page.
     ///
     /// A page is in memory if it is mapped, being moved, or lost because its memory failed. A page of a file
-    /// is also in memory if the page cache of the file holds it.
+    /// is also in memory if the page cache of the file holds it. Every page of a file that does not
+    /// [show its cache](crate::file::FileAccess::shows_cache) is reported as in memory, and so is every page
+    /// of a special mapping that belongs to no file.
     ///
     /// # Errors
     ///
@@ -70,6 +78,9 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Reports `part` of one VMA.
     fn resident(&self, vma: &Vma<P>, part: UserRange, out: &mut [u8]) {
+        if hides_residence(vma) {
+            return out.fill(1);
+        }
         out.fill(0);
         let _kept = self.keep_tables(vma);
         self.vm.mark_present(part, out);
@@ -80,5 +91,14 @@ impl<P: Platform> AddressSpace<P> {
         for (index, page) in pages.into_iter().zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
             *page = u8::from(file.mapping().has_page(index));
         }
+    }
+}
+
+/// Returns true if the program must not learn which pages of the VMA are in memory.
+fn hides_residence<P: Platform>(vma: &Vma<P>) -> bool {
+    match vma.object() {
+        Object::File(file) => !file.access().shows_cache,
+        Object::Special(special) => special.mapping().is_none(),
+        Object::Anonymous | Object::Zeroes(_) => false,
     }
 }

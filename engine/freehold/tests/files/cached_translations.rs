@@ -139,6 +139,7 @@ const TAKING: &[Taking] = &[
     }),
     ("DONTNEED", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap()),
     ("guards", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap()),
+    ("PAGEOUT", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::PageOut).unwrap()),
     ("a write-back", |_, file| file.mapping().write_back((1..2).into()).unwrap()),
 ];
 
@@ -228,6 +229,10 @@ const ENDING: &[Ending] = &[
     }),
     ("DONTNEED", true, |space| space.madvise(BASE, PAGE, Advice::DontNeed).unwrap()),
     ("guards", true, |space| space.madvise(BASE, PAGE, Advice::GuardInstall).unwrap()),
+    ("PAGEOUT", true, |space| {
+        space.madvise(BASE, PAGE, Advice::Free).unwrap();
+        space.madvise(BASE, PAGE, Advice::PageOut).unwrap();
+    }),
     ("fork", false, |space| drop(space.fork().unwrap())),
     ("mremap", true, |space| {
         let flags = RemapFlags::MAYMOVE | RemapFlags::FIXED;

@@ -37,6 +37,7 @@ mod mprotect;
 mod mremap;
 mod munmap;
 mod nommu;
+mod pageout;
 mod per_cpu_readers;
 mod pinned;
 mod pins;

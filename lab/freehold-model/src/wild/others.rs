@@ -100,8 +100,13 @@ fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         }
     };
     let Some(mapping) = mapping else { return false };
-    let access =
-        FileAccess::READ.read(v.bit()).write(v.bit()).append(v.bit()).noexec(v.bit()).mappable(v.bit());
+    let access = FileAccess::READ
+        .read(v.bit())
+        .write(v.bit())
+        .append(v.bit())
+        .noexec(v.bit())
+        .mappable(v.bit())
+        .shows_cache(v.bit());
     let frames =
         Frames::new("[frames]", &[]).and_then(|frames| Special::<Machine>::of_file(frames, &mapping));
     File::new(&mapping, access, "/made").map(|file| stage.add_file(file)).is_ok() && frames.is_ok()

@@ -57,7 +57,9 @@ advice! {
     /// memory.
     DontNeed = 4,
     /// MADV_FREE: the contents of pages are not needed until the program writes to them again. Until then the
-    /// pages count as clean and as not accessed. The engine does not reclaim such pages when memory is short.
+    /// pages count as clean and as not accessed, and `PageOut` and
+    /// [`drop_discardable`](crate::space::AddressSpace::drop_discardable) free them. Allowed only for private
+    /// anonymous memory.
     Free = 8,
     /// MADV_REMOVE: punches a hole into the file of a shared mapping.
     Remove = 9,
@@ -82,9 +84,11 @@ advice! {
     /// MADV_KEEPONFORK: undoes `WipeOnFork`.
     KeepOnFork = 19,
     /// MADV_COLD: the range is not needed soon. Clears the accessed bit of pages that only one entry maps.
-    /// The engine does not reclaim these pages.
     Cold = 20,
-    /// MADV_PAGEOUT: the range is not needed now. Only checks the arguments.
+    /// MADV_PAGEOUT: the range is not needed now. Takes away the pages that only one entry maps and that are
+    /// not lost: pages freed by `Free` and not written since, pages of droppable memory, and pages of files
+    /// that [show their cache](crate::file::FileAccess::shows_cache). Written pages of a file, and pages of
+    /// shared memory, are unmapped and stay in the cache. All other pages stay, because there is no swap.
     PageOut = 21,
     /// MADV_POPULATE_READ: faults in all pages for reading.
     PopulateRead = 22,

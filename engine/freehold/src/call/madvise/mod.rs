@@ -7,6 +7,7 @@
 //! | --- | --- | --- |
 //! | changes flags, and may split and merge VMAs | `flags.rs` | those of a [range writer](crate::space::locking#writers) |
 //! | unmaps pages or replaces them by guards | `pages.rs`, `guard.rs` | the VMA's own lock if the range lies in one VMA; otherwise the mmap lock for reading |
+//! | takes pages away that the program can do without | `pageout.rs` | mmap lock for reading, for a part of the range at a time; none while pages leave the cache of a file |
 //! | injects memory failures | `failure.rs` | none is held; each page is looked up as for a read |
 //! | collapses small pages | `collapse.rs` | mmap lock for reading while VMAs are checked, and for writing for each 2 MiB; pages of shared memory are mapped under the lock held for reading |
 //! | concerns pages of files | `file.rs` | mmap lock for reading during the lookup; none during operations on the file |
@@ -41,6 +42,7 @@ mod failure;
 mod file;
 mod flags;
 mod guard;
+mod pageout;
 mod pages;
 mod process;
 
@@ -90,6 +92,7 @@ impl<P: Platform> AddressSpace<P> {
     /// | --- | --- |
     /// | changes flags | those of a [range writer](crate::space::locking#writers) |
     /// | unmaps pages, or replaces them by guards | the VMA's own lock for reading if the range lies in one VMA; otherwise the mmap lock for reading |
+    /// | [`PageOut`](Advice::PageOut) | the mmap lock for reading, for a part of the range at a time; the locks of [`Mapping::drop_clean`](crate::file::Mapping::drop_clean) afterwards |
     /// | [`Collapse`](Advice::Collapse) | the mmap lock for reading while a VMA is checked, and for writing for each 2 MiB; pages of shared memory are mapped under the lock held for reading |
     /// | [`WillNeed`](Advice::WillNeed), [`Remove`](Advice::Remove) | the mmap lock for reading during the lookup; no lock of the address space during operations on the file |
     /// | [`PopulateRead`](Advice::PopulateRead), [`PopulateWrite`](Advice::PopulateWrite), [`HwPoison`](Advice::HwPoison), [`SoftOffline`](Advice::SoftOffline) | for each page those of a fault |
@@ -116,9 +119,10 @@ impl<P: Platform> AddressSpace<P> {
         }
         match advice {
             PopulateRead | PopulateWrite => Ok(self.populate_with(range, advice == PopulateWrite)?),
-            DontNeed | DontNeedLocked | Free | Cold | PageOut | GuardInstall | GuardRemove => {
+            DontNeed | DontNeedLocked | Free | Cold | GuardInstall | GuardRemove => {
                 self.advise_pages(range, advice)
             }
+            PageOut => self.page_out(range),
             HwPoison | SoftOffline => self.inject_failures(range, advice),
             WillNeed | Remove => self.advise_file(range, advice),
             Collapse => self.advise_collapse(range),

@@ -1,5 +1,5 @@
 //! Advice that unmaps pages or changes their entries: DONTNEED (also of locked memory), FREE, COLD, and
-//! guards. PAGEOUT also belongs here, but only checks its arguments.
+//! guards. `pageout.rs` has PAGEOUT.
 //!
 //! Such advice needs only the lock of the VMA or the mmap lock for reading, because it does not change the
 //! VMA. There is one exception: the first guard gives the VMA its anon_vma, and the choice of an anon_vma
@@ -100,8 +100,7 @@ impl<P: Platform> AddressSpace<P> {
                 self.install_guards(vma, part)?;
             }
             Advice::GuardRemove => self.remove_guards(part),
-            // Lazily freed pages keep their contents, because the engine does not reclaim pages when memory
-            // is short.
+            // Lazily freed pages keep their contents until they are taken away (`pageout.rs`).
             Advice::Free => self.vm.age(part, Aging::LazyFree),
             Advice::Cold => self.vm.age(part, Aging::AccessedIfUnshared),
             _ => {}
@@ -153,7 +152,11 @@ fn discards(advice: Advice) -> bool {
 }
 
 /// Fails if the VMA does not support the advice.
-fn may_advise<P: Platform>(platform: &P, vma: &Vma<P>, advice: Advice) -> Result<(), MadviseError> {
+pub(super) fn may_advise<P: Platform>(
+    platform: &P,
+    vma: &Vma<P>,
+    advice: Advice,
+) -> Result<(), MadviseError> {
     check_seal(platform, vma, advice)?;
     if vma.flags().intersects(refusing_flags(advice)) || (advice == Advice::Free && !vma.is_anonymous()) {
         return Err(MadviseError::Invalid);

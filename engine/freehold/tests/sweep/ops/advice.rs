@@ -35,6 +35,8 @@ pub const OPS: &[Op] = &[
     advice!(KeepOnFork).leaves(Left::Layout),
     advice!(Cold).needs_nothing(),
     advice!(PageOut).needs_nothing(),
+    op("AddressSpace::drop_discardable", "drop_discardable", |s| Ok(s.process.drop_discardable()))
+        .needs_nothing(),
     advice!(PopulateRead),
     advice!(PopulateWrite),
     advice!(DontNeedLocked).needs_nothing(),

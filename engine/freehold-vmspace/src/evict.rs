@@ -1,0 +1,248 @@
+//! Taking pages away that the program can do without, for MADV_PAGEOUT and for embedders that are short of
+//! memory.
+//!
+//! Two kinds of pages can be taken. A *discardable* page is anonymous, and its contents are not needed. A
+//! page of a page cache leaves the page table only; the cache has the contents. A page stays if any other
+//! entry maps it, and a discardable page stays if any other task has a reference to it: a pin, or a transfer
+//! in progress.
+//!
+//! All conditions are checked under the lock of the page's table. A task raises the count of an anonymous
+//! page that only one entry maps only under this lock (`frame/mod.rs`), so the count stays during the check.
+//! The hardware sets the dirty bit without the lock, so the entry is taken by an exchange, and restored if
+//! the exchange returns the bit. A TLB serves a store only if the entry in memory was dirty, and MADV_FREE
+//! flushes after it clears dirty bits, so no store is lost. Other tasks skip an empty entry only under the
+//! lock, so none skips an entry that is about to be restored (hazard C-61).
+//!
+//! `call/madvise/pageout.rs` of `freehold` calls this file. `tests/pageout.rs` of `freehold` tests it, and
+//! `shuttle_engine/pageout.rs` explores evictions concurrent with stores, pins, fork and moves.
+
+use crate::{PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace, frame::Frame, platform::Platform};
+use arrayvec::ArrayVec;
+use core::ops::ControlFlow;
+use freehold_pagetable::{
+    ENTRIES, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, Pfn, Pte, PteFlags, PteGuard,
+    UnmappedFrame, VaRange, Visitor, Walked,
+};
+
+/// The anonymous pages whose contents are not needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discardable {
+    /// Pages that were freed lazily and not written since.
+    LazilyFreed,
+    /// All pages: the memory is droppable.
+    All,
+}
+
+#[doc(hidden)]
+impl<P: Platform> VmSpace<P> {
+    /// Frees the discardable pages of `range`, which lies in a VMA of anonymous memory. Returns their number.
+    ///
+    /// A huge page is freed if the range covers it and all of it is discardable. A huge page of which the
+    /// range covers a part is split.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`zap`](Self::zap).
+    pub fn evict_discardable(&self, range: UserRange, which: Discardable) -> u64 {
+        let mut evictor = AnonEvictor { vm: self, which, gather: self.gather(), pages: 0 };
+        // Cannot fail: a table is deposited for the split of each huge page.
+        let walked = self.walk(range.va(), &mut evictor);
+        debug_assert!(walked.is_ok(), "an eviction ran out of memory");
+        let AnonEvictor { mut gather, pages, .. } = evictor;
+        self.count_rss(&Rss { anon: -(pages as i64), ..Rss::default() });
+        gather.finish();
+        pages
+    }
+
+    /// Unmaps the pages of page caches in `range` that no other entry maps, and appends their addresses to
+    /// `runs`, ascending. Returns the address at which to continue: the end of the range, or the first page
+    /// for which `runs` had no room. With `keep_wp`, markers keep the write protection by a userfaultfd.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`zap`](Self::zap).
+    pub fn evict_cached<const RUNS: usize>(
+        &self,
+        range: UserRange,
+        keep_wp: bool,
+        runs: &mut ArrayVec<UserRange, RUNS>,
+    ) -> u64 {
+        let (gather, rss) = (self.gather(), Rss::default());
+        let mut evictor = CachedEvictor { vm: self, keep_wp, gather, rss, runs, next: range.end() };
+        let walked = self.walk(range.va(), &mut evictor);
+        debug_assert!(matches!(walked, Ok(Walked::All | Walked::Stopped(_))), "file pages are not split");
+        let CachedEvictor { mut gather, rss, next, .. } = evictor;
+        self.count_rss(&rss);
+        gather.finish();
+        next
+    }
+}
+
+/// Returns the addresses of the pages of a part of a table.
+fn pages(range: VaRange) -> impl Iterator<Item = VirtAddr> {
+    (range.start().get()..range.end().get()).step_by(PAGE_SIZE as usize).map(VirtAddr::new)
+}
+
+/// A visitor that frees discardable pages.
+struct AnonEvictor<'v, P: Platform> {
+    vm: &'v VmSpace<P>,
+    which: Discardable,
+    gather: VmGather<'v, P>,
+    /// Number of freed pages.
+    pages: u64,
+}
+
+impl<P: Platform> AnonEvictor<'_, P> {
+    /// Returns true if the contents of the page are not needed, except for stores that its entry records.
+    /// The entry's table is locked.
+    fn may_discard(&self, frame: &Frame) -> bool {
+        let unneeded = match self.which {
+            Discardable::LazilyFreed => frame.is_lazily_freed() && !frame.is_dirty(),
+            Discardable::All => true,
+        };
+        unneeded && frame.is_anon() && frame.refs() == 1
+    }
+
+    /// Returns true if the entry records a store that must not be lost.
+    fn is_needed(&self, pte: Pte<P::Format>) -> bool {
+        self.which == Discardable::LazilyFreed && pte.flags().contains(PteFlags::DIRTY)
+    }
+
+    /// Frees the page at `address` if it is discardable.
+    fn evict(&mut self, table: &mut PteGuard<'_, P::Format, P>, address: VirtAddr) {
+        let pte = table.get(address);
+        let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return };
+        if flags.contains(PteFlags::SPECIAL) || self.is_needed(pte) {
+            return;
+        }
+        let frame = self.vm.platform().frame(pfn);
+        if !self.may_discard(frame) {
+            return;
+        }
+        let old = table.take(address, &mut self.gather);
+        if self.is_needed(old) {
+            // Written since it was read above.
+            table.set(address, old);
+            return;
+        }
+        frame.sub_map();
+        self.gather.add_frame(pfn, Level::Pte);
+        self.pages += 1;
+    }
+}
+
+impl<P: Platform> Visitor<P::Format, P> for AnonEvictor<'_, P> {
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
+
+    fn unlocked(&mut self, range: VaRange) {
+        self.gather.make_capacity((range.len() / PAGE_SIZE).min(ENTRIES as u64) as usize);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        pages(range).for_each(|address| self.evict(&mut table, address));
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        let (level, pte) = (leaf.level(), leaf.pte());
+        let Kind::Leaf { pfn, flags } = pte.kind(level) else { return ControlFlow::Continue(()) };
+        let frame = |n: u64| self.vm.platform().frame(pfn.add(n));
+        if flags.contains(PteFlags::SPECIAL)
+            || !(0..level.frames()).all(|n| self.may_discard(frame(n)))
+            || self.is_needed(pte)
+        {
+            return ControlFlow::Continue(());
+        }
+        // An empty entry cannot be restored, because another task may link a table there. So the entry first
+        // loses the right to write. After the flush no processor can make it dirty.
+        leaf.change(&mut self.gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
+        self.gather.flush();
+        if self.is_needed(leaf.pte()) {
+            leaf.grant(flags & PteFlags::WRITE);
+            return ControlFlow::Continue(());
+        }
+        leaf.take(&mut self.gather);
+        // The table that was deposited for a split is freed after the lock is released.
+        let spare = leaf.withdraw();
+        (0..level.frames()).for_each(|n| frame(n).sub_map());
+        self.gather.add_frame(pfn, level);
+        self.pages += level.frames();
+        drop(leaf);
+        drop(spare);
+        ControlFlow::Continue(())
+    }
+}
+
+/// A visitor that unmaps pages of page caches.
+struct CachedEvictor<'r, 'v, P: Platform, const RUNS: usize> {
+    vm: &'v VmSpace<P>,
+    /// True if write protection by a userfaultfd is kept, as a marker.
+    keep_wp: bool,
+    gather: VmGather<'v, P>,
+    /// Change of the counts of resident pages; never positive.
+    rss: Rss,
+    /// The unmapped pages.
+    runs: &'r mut ArrayVec<UserRange, RUNS>,
+    /// The address at which to continue.
+    next: u64,
+}
+
+impl<P: Platform, const RUNS: usize> CachedEvictor<'_, '_, P, RUNS> {
+    /// Adds a page to the unmapped pages. Returns false if there is no room.
+    fn record(&mut self, page: UserRange) -> bool {
+        match self.runs.last_mut() {
+            Some(last) if last.end() == page.start() => {
+                *last = last.with_end(page.end());
+                true
+            }
+            _ => self.runs.try_push(page).is_ok(),
+        }
+    }
+
+    /// Returns the frame of an entry that can be unmapped: a page of a cache that no other entry maps.
+    fn evictable(&self, pte: Pte<P::Format>) -> Option<Pfn> {
+        let Kind::Leaf { pfn, flags } = pte.kind(Level::Pte) else { return None };
+        if flags.contains(PteFlags::SPECIAL) {
+            return None;
+        }
+        let frame = self.vm.platform().frame(pfn);
+        (!frame.is_anon() && frame.maps() == 1).then_some(pfn)
+    }
+}
+
+impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for CachedEvictor<'_, '_, P, RUNS> {
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
+
+    fn unlocked(&mut self, _: VaRange) {
+        self.gather.make_capacity(ENTRIES);
+    }
+
+    fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        for address in pages(range) {
+            let pte = table.get(address);
+            let Some(pfn) = self.evictable(pte) else { continue };
+            if !self.record(UserRange::page(address.get())) {
+                self.next = address.get();
+                return ControlFlow::Break(());
+            }
+            let protected = self.keep_wp && pte.flags().contains(PteFlags::UFFD_WP);
+            let instead = if protected { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE };
+            let old = table.replace(address, instead, &mut self.gather);
+            let (frame, mut what) = (self.vm.platform().frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
+            if old.flags().contains(PteFlags::DIRTY) {
+                // As in a zap, the bit is set before the flush, for a concurrent write-back, and again after
+                // the flush.
+                frame.set_dirty();
+                what = what.dirty();
+            }
+            self.rss.add(frame.kind(), -1);
+            frame.sub_map();
+            self.gather.add_unmapped(what);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,130 @@
+//! MADV_PAGEOUT, and the removal of discardable pages for an embedder that is short of memory.
+//!
+//! There is no swap, so only three kinds of pages can be taken away: pages that MADV_FREE freed and the
+//! program has not written since, pages of droppable memory, and pages of files. The first two kinds are
+//! *discardable*: the next read finds zeroes. A page of a file is unmapped, and leaves the cache if the
+//! backing store has the same contents. As on Linux, pages that more than one entry maps stay.
+//!
+//! `freehold-vmspace/src/evict.rs` checks and removes entries under the lock of their table. Pages leave the
+//! cache of a file (`file/change/drop_clean.rs`) while no lock of the address space is held. As on Linux, the
+//! cache of a file stays unchanged unless the program owns the file or may write to it
+//! ([`FileAccess::shows_cache`](crate::file::FileAccess::shows_cache)). `tests/pageout.rs` has the tests.
+
+use super::{
+    advice::{Advice, fail_on_hole},
+    pages::may_advise,
+};
+use crate::{
+    error::MadviseError,
+    file::Object,
+    platform::Platform,
+    space::{AddressSpace, change::vma_ranges::VmaRanges},
+    vma::{Vma, flags::VmFlags},
+    wait::Rounds,
+};
+use arrayvec::ArrayVec;
+use freehold_sync::atomic::CHECKED;
+use freehold_vmspace::{Discardable, PAGE_SIZE, PageRange, UserRange};
+
+/// Maximum number of runs of file pages that are unmapped in one hold of the lock.
+const RUNS: usize = if CHECKED { 2 } else { 64 };
+/// Maximum number of bytes of file pages that are unmapped in one hold of the lock.
+const FILE_BYTES: u64 = if CHECKED { 4 * PAGE_SIZE } else { 32 << 20 };
+/// Bytes whose discardable pages are dropped in one hold of the lock. A multiple of the size of a huge page,
+/// so that no huge page is split at the edge.
+const DROP_BYTES: u64 = 1 << 30;
+
+impl<P: Platform> AddressSpace<P> {
+    /// Applies MADV_PAGEOUT to the VMAs in `range`, one part after the other. The mmap lock is held for one
+    /// part at a time. Each part is looked up again, and no earlier result is used again (hazard C-69).
+    pub(super) fn page_out(&self, mut range: UserRange) -> Result<(), MadviseError> {
+        let (mut no_holes, mut rounds) = (true, Rounds::new());
+        while !range.is_empty() {
+            rounds.again::<P>()?;
+            let guard = self.read_killable()?;
+            let Some((vma, part)) = guard.first_range(range) else {
+                no_holes = false;
+                break;
+            };
+            no_holes &= part.start() == range.start();
+            may_advise(self.platform(), vma, Advice::PageOut)?;
+            let Object::File(file) = vma.object() else {
+                self.discard_unneeded(vma, part);
+                range = range.with_start(part.end());
+                continue;
+            };
+            let mapping = file.mapping();
+            if !file.access().shows_cache || mapping.is_direct() || mapping.huge_page_size().is_some() {
+                range = range.with_start(part.end());
+                continue;
+            }
+            let part = part.with_end(part.end().min(part.start() + FILE_BYTES));
+            let mut runs = ArrayVec::<UserRange, RUNS>::new();
+            range = range.with_start(self.vm.evict_cached(part, vma.keeps_wp(), &mut runs));
+            let pages = |run: UserRange| PageRange::at(vma.pgoff_of(run.start()), run.pages());
+            let unmapped: ArrayVec<PageRange, RUNS> = runs.into_iter().map(pages).collect();
+            let file = file.clone();
+            drop(guard);
+            for pages in unmapped {
+                file.drop_clean(pages);
+            }
+        }
+        fail_on_hole(no_holes)
+    }
+
+    /// Frees the discardable pages of `part` of `vma`, if it has any. Returns their number. The caller holds
+    /// the mmap lock.
+    fn discard_unneeded(&self, vma: &Vma<P>, part: UserRange) -> u64 {
+        if !vma.is_anonymous() || vma.flags().contains(VmFlags::LOCKED) {
+            return 0;
+        }
+        let which = match vma.flags().contains(VmFlags::DROPPABLE) {
+            true => Discardable::All,
+            false => Discardable::LazilyFreed,
+        };
+        self.vm.evict_discardable(part, which)
+    }
+
+    /// Frees all discardable pages: pages that MADV_FREE freed and the program has not written since, and
+    /// pages of droppable memory (MAP_DROPPABLE). The next read of such a page finds zeroes. Returns the
+    /// number of freed pages. Pages of locked memory, pinned pages and pages that a forked process also maps
+    /// stay.
+    ///
+    /// For an embedder that is short of memory. MADV_PAGEOUT frees the same pages in a range. Some of the
+    /// freed frames may stay on the free list of the calling CPU; see
+    /// [`Engine::trim`](crate::engine::Engine::trim).
+    ///
+    /// # Locks
+    ///
+    /// The mmap lock for reading, for at most 1 GiB of addresses at a time. The call never waits for the
+    /// lock: if a task holds it for writing, the rest of the pages stay. The caller holds no lock of the
+    /// engine.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::Advice, remote::AccessMode, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// for page in 0..3 {
+    ///     space.write_memory(at + page * PAGE_SIZE, b"kept", AccessMode::Plain).unwrap();
+    /// }
+    /// space.madvise(at, 2 * PAGE_SIZE, Advice::Free).unwrap();
+    /// space.write_memory(at, b"new", AccessMode::Plain).unwrap();
+    /// assert_eq!(space.drop_discardable(), 1, "the first page was written again");
+    /// assert_eq!(space.rss().anon, 2);
+    /// ```
+    pub fn drop_discardable(&self) -> u64 {
+        let (mut at, mut dropped) = (0, 0);
+        loop {
+            let Some(guard) = self.try_read() else { return dropped };
+            let Some(vma) = guard.next(at) else { return dropped };
+            let start = at.max(vma.start());
+            let end = vma.end().min((start / DROP_BYTES + 1) * DROP_BYTES);
+            dropped += self.discard_unneeded(vma, UserRange::new(start, end));
+            at = end;
+        }
+    }
+}
