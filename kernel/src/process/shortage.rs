@@ -1,5 +1,8 @@
 //! The end of the process with the most memory, if memory is used up.
 //!
+//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE). If that is
+//! not enough, a process ends:
+//!
 //! | situation | reaction |
 //! | --- | --- |
 //! | a page fault gets no frame | the largest process ends; the fault is repeated, or the thread ends with its process |
@@ -13,12 +16,13 @@
 //! no memory to end: its calls fail, and its threads leave every wait.
 //!
 //! `calls/mod.rs` and `process/fault.rs` call this file. The program `shortage.c` of the tests checks which
-//! process ends.
+//! process ends, and `pageout.c` checks that discardable pages are freed first.
 
 use crate::arch::report::say;
 use crate::arch::{clock, preempt::preempt_point};
 use crate::memory::frames::{self, Supply};
 use crate::memory::total_bytes;
+use crate::platform::engine::engine;
 use crate::process::{self, Process, exit, names::short_name, status::Status};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{checkpoint, current};
@@ -37,6 +41,21 @@ const FIRST: u32 = 1;
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Nanoseconds between two looks at a process that has to end.
 const LOOK_NS: u64 = 1_000_000;
+
+/// Frees the discardable pages of all processes, until memory is not short any more. Returns true if it
+/// is not short. The caller holds no spin lock.
+fn drop_unneeded() -> bool {
+    for process in process::all() {
+        preempt_point();
+        // The lock is released before the space is used, because its last reference frees memory.
+        let space = process.space.lock().clone();
+        if space.is_some_and(|space| space.drop_discardable() > 0) && frames::supply() == Supply::Plenty {
+            return true;
+        }
+    }
+    engine().trim();
+    frames::supply() == Supply::Plenty
+}
 
 /// Which processes may end for the calling thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,7 +122,7 @@ pub fn relieve(need: Need) -> bool {
     {
         return false;
     }
-    if frames::supply() == Supply::Plenty {
+    if frames::supply() == Supply::Plenty || drop_unneeded() {
         return true;
     }
     let Some((victim, most)) = survey.largest else { return false };
