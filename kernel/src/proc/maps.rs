@@ -51,26 +51,34 @@ fn file_of(file: &file::File<Machine>) -> (u64, String) {
     }
 }
 
-/// Returns the device and the inode of the mapped file, 0 without a file, and the name of the mapping.
-pub fn identity(line: &MapLine<Machine>) -> (u32, u64, String) {
-    match &line.name {
-        MapName::Object(object) => match object.open_file() {
-            Some(file) => {
-                let (inode, name) = file_of(file);
-                (1, inode, name)
-            }
-            None => (0, 0, object.name().into()),
-        },
-        name => (0, 0, String::from(name.as_str())),
+/// The last mapped file that a report has named, with its inode and its path. Consecutive VMAs usually map the
+/// same file, and finding its path is slow.
+#[derive(Default)]
+pub struct LastFile(Option<(Counted<file::File<Machine>>, u64, String)>);
+
+impl LastFile {
+    /// Returns the device and the inode of the mapped file, 0 without a file, and the name of the mapping.
+    pub fn identity<'l>(&'l mut self, line: &'l MapLine<Machine>) -> (u32, u64, &'l str) {
+        let object = match &line.name {
+            MapName::Object(object) => object,
+            name => return (0, 0, name.as_str()),
+        };
+        let Some(file) = object.open_file() else { return (0, 0, object.name()) };
+        let last = self.0.take().filter(|(last, ..)| Counted::ptr_eq(last, file));
+        let (_, inode, path) = self.0.insert(last.unwrap_or_else(|| {
+            let (inode, path) = file_of(file);
+            (file.clone(), inode, path)
+        }));
+        (1, *inode, path)
     }
 }
 
 /// Writes a line of maps.
-fn write_line(out: &mut String, line: &MapLine<Machine>) {
+fn write_line(out: &mut String, line: &MapLine<Machine>, last: &mut LastFile) {
     let letter = |flag, letter| if line.flags.contains(flag) { letter } else { '-' };
     let (r, w, x) = (letter(VmFlags::READ, 'r'), letter(VmFlags::WRITE, 'w'), letter(VmFlags::EXEC, 'x'));
     let s = if line.flags.contains(VmFlags::MAYSHARE) { 's' } else { 'p' };
-    let (device, inode, name) = identity(line);
+    let (device, inode, name) = last.identity(line);
     let begin = out.len();
     let _ = write!(
         out,
@@ -78,8 +86,15 @@ fn write_line(out: &mut String, line: &MapLine<Machine>) {
         line.start, line.end, line.offset
     );
     if !name.is_empty() {
-        let pad = NAME.saturating_sub(out.len() - begin);
-        let _ = write!(out, "{:pad$}{}", "", name.replace('\n', "\\012"));
+        const SPACES: &str = match core::str::from_utf8(&[b' '; NAME]) {
+            Ok(spaces) => spaces,
+            Err(_) => "",
+        };
+        out.push_str(SPACES.get(out.len() - begin..).unwrap_or_default());
+        match name.contains('\n') {
+            true => out.push_str(&name.replace('\n', "\\012")),
+            false => out.push_str(name),
+        }
     }
     out.push('\n');
 }
@@ -124,13 +139,15 @@ struct Made {
     /// Offset of this part in the whole text.
     begin: u64,
     text: String,
+    /// The line or paragraph that did not fit into this part.
+    carried: String,
     /// Address from which the next line is made.
     next: u64,
     /// True if there are no further lines.
     over: bool,
 }
 
-/// Minimum size of a part of the text, in bytes.
+/// Maximum size of a part of the text, in bytes. A part has at least one line of maps or paragraph of smaps.
 const PART: usize = 4096;
 
 impl Lines {
@@ -145,29 +162,35 @@ impl Made {
     fn advance(&mut self, space: Option<&Space>, detailed: bool) {
         self.begin += self.text.len() as u64;
         self.text.clear();
+        core::mem::swap(&mut self.text, &mut self.carried);
+        let mut last = LastFile::default();
         self.over = space.is_none_or(|space| {
-            while self.text.len() < PART {
-                if !self.add_line(space, detailed) {
+            loop {
+                let before = self.text.len();
+                if !self.add_line(space, detailed, &mut last) {
                     return true;
                 }
+                if before > 0 && self.text.len() > PART {
+                    self.carried.push_str(&self.text[before..]);
+                    self.text.truncate(before);
+                    return false;
+                }
             }
-            false
         });
     }
 
     /// Adds a line of maps or a paragraph of smaps. Returns false if there is none.
-    fn add_line(&mut self, space: &Space, detailed: bool) -> bool {
+    fn add_line(&mut self, space: &Space, detailed: bool, last: &mut LastFile) -> bool {
         if !detailed {
             let Some(line) = space.maps(self.next).next() else { return false };
-            write_line(&mut self.text, &line);
+            write_line(&mut self.text, &line, last);
             self.next = line.end;
             return true;
         }
         let Some(smap) = space.smaps(self.next).next() else { return false };
-        write_line(&mut self.text, &smap.line);
-        // The engine's first line lacks the inode, so it is replaced.
-        let text = format!("{smap}\n");
-        self.text.push_str(text.split_once('\n').map_or("", |(_, rest)| rest));
+        write_line(&mut self.text, &smap.line, last);
+        let _ = smap.write_details(&mut self.text);
+        self.text.push('\n');
         self.next = smap.line.end;
         true
     }
@@ -182,7 +205,8 @@ impl File for Lines {
         if at < made.begin || at == 0 {
             made = Made::default();
         }
-        let mut done = 0;
+        // As on Linux, a read returns at most one new part, however much is requested.
+        let (mut done, mut has_advanced) = (0, false);
         while to.len() > 0 {
             let from = (at + done as u64 - made.begin) as usize;
             if from < made.text.len() {
@@ -191,10 +215,11 @@ impl File for Lines {
                     Ok(bytes) if bytes > 0 => done += bytes,
                     _ => break,
                 }
-            } else if made.over {
+            } else if made.over || has_advanced && done > 0 {
                 break;
             } else {
                 made.advance(space.as_ref(), self.detailed);
+                has_advanced = true;
             }
         }
         let before = core::mem::replace(&mut *self.made.lock(), made);

@@ -6,7 +6,7 @@
 //! page of the file is searched. The program `usage.c` of the tests checks the request.
 #![expect(unsafe_code, reason = "declares that the structure of the request has no padding")]
 
-use super::maps::identity;
+use super::maps::LastFile;
 use crate::errno;
 use crate::platform::{Machine, Space, user};
 use core::mem::offset_of;
@@ -42,7 +42,8 @@ pub fn query(space: Option<Space>, at: u64) -> Result<u64, Errno> {
     let flags = QueryFlags::from_bits_retain(asked.query_flags);
     let line = space.ok_or(Errno::ESRCH)?.query_vma(asked.query_addr, flags);
     let line = line.map_err(|error| error.errno())?;
-    let (device, inode, name) = identity(&line);
+    let mut last = LastFile::default();
+    let (device, inode, name) = last.identity(&line);
     let name_size = match name_room {
         0 => 0,
         _ if name.is_empty() => 0,

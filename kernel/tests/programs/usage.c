@@ -103,6 +103,40 @@ static void clear_refs_clears_referenced(void) {
     munmap(shared, 4 * PAGE);
 }
 
+// A read returns at most a page, and ends at the end of a line (maps) or of a paragraph (smaps). Tools that read
+// once therefore get whole lines, and get them quickly however many mappings there are.
+static void reads_of_maps_and_smaps_return_whole_lines(void) {
+    char *at = map(256 * PAGE, MAP_PRIVATE | MAP_ANONYMOUS);
+    for (int page = 0; page < 256; page += 2)
+        CHECK(mprotect(at + page * PAGE, PAGE, PROT_READ) == 0);
+    static char text[1 << 20];
+    const char *files[] = {"/proc/self/maps", "/proc/self/smaps"};
+    for (int n = 0; n < 2; n++) {
+        int file = open(files[n], O_RDONLY), reads = 0, found = 0;
+        CHECK(file >= 0);
+        for (;; reads++) {
+            ssize_t bytes = read(file, text, sizeof text - 1);
+            CHECK(bytes >= 0 && bytes <= (ssize_t)PAGE);
+            if (!bytes)
+                break;
+            text[bytes] = 0;
+            char *last = text + bytes - 1, name[32];
+            CHECK(*last == '\n');
+            while (last > text && last[-1] != '\n')
+                last--;
+            CHECK(!n || !strncmp(last, "VmFlags:", 8));
+            sprintf(name, "%lx-", (unsigned long)at + 254 * PAGE);
+            found += strstr(text, name) != 0;
+        }
+        CHECK(found == 1 && reads > 1);
+        // A short buffer gets the rest of a line with the next read.
+        CHECK(lseek(file, 0, SEEK_SET) == 0 && read(file, text, 10) == 10 && read(file, text + 10, 90) == 90);
+        CHECK(pread(file, text + 200, 100, 0) == 100 && !memcmp(text, text + 200, 100));
+        close(file);
+    }
+    munmap(at, 256 * PAGE);
+}
+
 static void page_tables_are_counted(void) {
     char *far = (char *)0x200000000000, *next = far + (64ul << 30);
     long before = status("VmPTE");
@@ -193,6 +227,7 @@ static void one_vma_is_found_by_a_query(void) {
 int main(void) {
     PART(lazily_freed_pages_are_clean);
     PART(smaps_rollup_separates_kinds_of_memory);
+    PART(reads_of_maps_and_smaps_return_whole_lines);
     PART(clear_refs_clears_referenced);
     PART(page_tables_are_counted);
     PART(peaks_are_kept_until_reset);

@@ -192,6 +192,12 @@ fn rollup_has_the_rows_of_linux_in_order() {
         let rows: Vec<_> = rows.skip_while(|name| *name != "Rss").collect();
         let wanted = of_smaps.split_whitespace().chain(["THPeligible", "VmFlags"]);
         assert_eq!(rows, wanted.collect::<Vec<_>>());
+        // A number that is wider than its column is shown completely.
+        process.mmap(BASE, 1 << 40, R, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
+        let (small, large) = (process.smaps(0).next().unwrap(), process.smaps(BASE).next().unwrap());
+        assert!(small.to_string().contains("\nSize:                 12 kB\nKernelPageSize:        4 kB\n"));
+        assert!(large.to_string().contains("\nSize:           1073741824 kB\nKernelPageSize:        4 kB\n"));
+        assert!(large.to_string().contains("\nTHPeligible:           0\nVmFlags: rd mr mw me "));
     });
 }
 

@@ -203,7 +203,10 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         0 => space.maps(addr).next().is_some(),
         1 => space.smaps(addr).next().is_some(),
         2 => space.write_maps(&mut Sink).is_ok(),
-        3 => space.write_smaps(&mut Sink).is_ok(),
+        3 => {
+            space.write_smaps(&mut Sink).is_ok()
+                && space.smaps(addr).next().is_some_and(|smap| smap.write_details(&mut Sink).is_ok())
+        }
         4 => {
             let mut any = false;
             space.pagemap(v.range(), |_| any = true);
