@@ -56,3 +56,4 @@ mod stack;
 mod thread;
 mod uffd;
 mod waiting;
+mod written_pages;
