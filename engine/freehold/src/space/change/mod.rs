@@ -6,6 +6,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `unmap.rs` | removal of mappings, step by step |
+//! | `unmap_all.rs` | removal of everything, for exec and exit |
 //! | `unmap_unclaimed.rs` | removal of whole mappings by a range writer, in one step |
 //! | `sections.rs` | removal section by section, for the design `Sectioned` |
 //! | `vma_list.rs` | the list of the VMAs that a removal collects and frees |
@@ -20,6 +21,7 @@ mod latched;
 mod sections;
 pub(crate) mod split_merge;
 pub(crate) mod unmap;
+mod unmap_all;
 mod unmap_unclaimed;
 mod vma_list;
 pub(crate) mod vma_ranges;
