@@ -20,7 +20,7 @@ use crate::process::{
     ids::{Capabilities, Numbers},
     limits::UNLIMITED,
 };
-use crate::sched::{Thread, checkpoint, current};
+use crate::sched::{Thread, checkpoint, current, work};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -285,8 +285,10 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
     match find_thread(process, tid) {
         Some(thread) if thread.is_parked() && thread.trace.is_stopped() => ('t', "tracing stop"),
         Some(thread) if thread.is_parked() && process.signals.lock().job.is_stopping() => ('T', "stopped"),
-        Some(thread) if thread.is_parked() => ('S', "sleeping"),
-        Some(_) => ('R', "running"),
+        Some(thread) if !thread.is_parked() => ('R', "running"),
+        // A signal that does not kill the thread wakes it only from some sleeps.
+        Some(thread) if thread.ends_by.load(Relaxed) & work::SIGNAL == 0 => ('D', "disk sleep"),
+        Some(_) => ('S', "sleeping"),
         // The first thread has ended, and other threads have not.
         None => ('Z', "zombie"),
     }

@@ -24,7 +24,7 @@ use freehold::space::AddressSpace;
 use freehold::uffd::{
     FaultReason, Features, FillMode, Message, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd,
 };
-use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_RDWR};
+use linux_raw_sys::general::{O_CLOEXEC, O_NONBLOCK, O_RDONLY};
 
 /// The version of the interface.
 const API: u64 = 0xaa;
@@ -56,8 +56,8 @@ type Handle = Arc<Userfaultfd<Machine>>;
 pub struct Fault {
     /// The address space whose faults are served. The file does not keep the space alive.
     space: Weak<AddressSpace<Machine>>,
-    /// True if faults of system calls are not served (UFFD_USER_MODE_ONLY).
-    user_mode_only: bool,
+    /// The flags of the call that made the file. Descriptors for the faults of children have the same flags.
+    flags: u32,
     /// The engine's context. Made by UFFDIO_API.
     handle: SpinLock<Option<Handle>>,
 }
@@ -73,15 +73,16 @@ pub fn open(flags: u32) -> Result<u64, Errno> {
     }
     let fault = Fault {
         space: Counted::downgrade(current().space()),
-        user_mode_only: flags & USER_MODE_ONLY != 0,
+        flags,
         handle: SpinLock::new(None),
     };
-    add(fault, flags)
+    add(fault)
 }
 
 /// Adds the file to the caller's descriptors. Returns the descriptor.
-fn add(fault: Fault, flags: u32) -> Result<u64, Errno> {
-    let open = Open::new(Arc::new(fault), O_RDWR | flags & O_NONBLOCK, b"anon_inode:[userfaultfd]");
+fn add(fault: Fault) -> Result<u64, Errno> {
+    let flags = fault.flags;
+    let open = Open::new(Arc::new(fault), O_RDONLY | flags & O_NONBLOCK, b"anon_inode:[userfaultfd]");
     current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
@@ -101,7 +102,7 @@ impl Fault {
             return Err(Errno::EINVAL);
         };
         let space = self.space.upgrade().ok_or(Errno::ENOMEM)?;
-        let config = UffdConfig::new().features(features).user_mode_only(self.user_mode_only);
+        let config = UffdConfig::new().features(features).user_mode_only(self.flags & USER_MODE_ONLY != 0);
         let handle = Userfaultfd::new(&space, config).map_err(|_| Errno::ENOMEM)?;
         place.write(&[API, Features::all().bits(), IOCTLS])?;
         let unused = self.handle.lock().replace(Arc::new(handle));
@@ -161,6 +162,17 @@ impl Fault {
         })
     }
 
+    /// Fails with EAGAIN if the message about a change of the mappings is unread. Stores the negative error
+    /// number at `answer`, where the request has room for the number of completed bytes. Linux makes this
+    /// check before it reads the request.
+    fn check_unchanging(&self, answer: Option<u64>) -> Result<(), Errno> {
+        if !self.handle()?.is_changing() {
+            return Ok(());
+        }
+        answer.map_or(Ok(()), |at| UserPtr::<i64>::new(at).write(&-i64::from(Errno::EAGAIN.0)))?;
+        Err(Errno::EAGAIN)
+    }
+
     /// Performs UFFDIO_WRITEPROTECT.
     fn protect(&self, at: u64) -> Result<u64, Errno> {
         let [start, len, mode] = UserPtr::<[u64; 3]>::new(at).read()?;
@@ -205,8 +217,8 @@ fn answer(
 }
 
 /// Returns the `struct uffd_msg` of a message. For the message of a fork, adds a descriptor of the child's
-/// context.
-fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
+/// context with these flags.
+fn words(message: Message<Machine>, flags: u32) -> Result<[u64; 4], Errno> {
     Ok(match message {
         Message::Fault { addr, reason, write, thread } => {
             let why = match reason {
@@ -219,10 +231,10 @@ fn words(message: Message<Machine>) -> Result<[u64; 4], Errno> {
         Message::Fork(child) => {
             let fault = Fault {
                 space: current_space(),
-                user_mode_only: child.config().user_mode_only,
+                flags,
                 handle: SpinLock::new(Some(Arc::new(child))),
             };
-            [0x13, add(fault, 0)?, 0, 0]
+            [0x13, add(fault)?, 0, 0]
         }
         Message::Remap { from, to, len } => [0x14, from, to, len],
         Message::Remove(range) => [0x15, range.start(), range.end(), 0],
@@ -246,7 +258,7 @@ impl File for Fault {
         let mut done = 0;
         while to.len() >= MESSAGE {
             let message = match next(&handle, nonblock || done > 0) {
-                Ok(message) => words(message)?,
+                Ok(message) => words(message, self.flags)?,
                 Err(error) if done == 0 => return Err(error),
                 Err(_) => break,
             };
@@ -259,6 +271,12 @@ impl File for Fault {
 
     fn ioctl(&self, request: u64, at: u64) -> Result<u64, Errno> {
         let handle = || self.handle();
+        match request {
+            UFFDIO_COPY | UFFDIO_MOVE => self.check_unchanging(Some(at.wrapping_add(32)))?,
+            UFFDIO_ZEROPAGE | UFFDIO_CONTINUE | UFFDIO_POISON => self.check_unchanging(Some(at.wrapping_add(24)))?,
+            UFFDIO_WRITEPROTECT => self.check_unchanging(None)?,
+            _ => {}
+        }
         match request {
             UFFDIO_API => self.begin(at),
             UFFDIO_REGISTER => self.register(at),

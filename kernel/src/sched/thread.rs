@@ -42,6 +42,8 @@ pub struct Thread {
     pub affinity: AtomicU64,
     /// Pending work before the thread returns to its program: bits of [`work`].
     pub work: AtomicU32,
+    /// The bits of `work` that end the thread's present sleep.
+    pub ends_by: AtomicU32,
     /// The kernel stack; `None` for an idle thread, which has no program.
     pub stack: Option<Stack>,
     /// The stack pointer of a thread that is not on a CPU.
@@ -140,6 +142,7 @@ impl Thread {
             last_cpu: AtomicUsize::new(cpu::number()),
             affinity: AtomicU64::new(u64::MAX),
             work: AtomicU32::new(0),
+            ends_by: AtomicU32::new(0),
             stack: None,
             stack_pointer: UnsafeCell::new(0),
             vectors: UnsafeCell::new(VectorState::boxed()),

@@ -145,6 +145,7 @@ impl Waiting {
     pub fn sleep(self, how: Sleep, deadline: u64) -> Woken {
         let _alarm = Alarm::set(deadline);
         let here = current();
+        here.ends_by.store(how.ends_by(), Relaxed);
         loop {
             if !self.is_listed() {
                 return Woken::Waker;
@@ -256,6 +257,7 @@ fn places(key: Key, begin: u64, end: u64) -> Range<Place> {
 pub fn sleep_any(all: &[Waiting], how: Sleep, deadline: u64) -> Result<usize, Woken> {
     let _alarm = Alarm::set(deadline);
     let here = current();
+    here.ends_by.store(how.ends_by(), Relaxed);
     let woken = loop {
         if all.iter().any(has_left) {
             break Woken::Waker;

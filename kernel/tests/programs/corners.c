@@ -294,6 +294,22 @@ static void first_thread_may_end_before_others(void) {
     FAILS(fcntl(0, F_DUPFD, 20), EINVAL);
 }
 
+// The state of a thread tells whether a signal wakes it from its sleep.
+static void state_shows_how_a_thread_sleeps(void) {
+    char path[40];
+    pid_t *grandchild = mmap(0, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (vfork() == 0) *grandchild = getpid(), pause(), _exit(0);
+        _exit(0);
+    }
+    sprintf(path, "/proc/%d/status", child);
+    while (!strstr(text_of(path), "State:\tD (disk sleep)\n")) usleep(1000);
+    sprintf(path, "/proc/%d/status", *grandchild);
+    while (!strstr(text_of(path), "State:\tS (sleeping)\n")) usleep(1000);
+    CHECK(!kill(*grandchild, SIGKILL) && ended(child) == 0);
+}
+
 static void killed_process_can_be_released(void) {
     pid_t child = fork();
     if (child == 0) pause(), _exit(0);
@@ -568,6 +584,7 @@ int main(int argc, char **argv) {
     PART(errors_are_checked_in_the_order_of_linux);
     PART(prctl_stores_its_settings);
     PART(personality_belongs_to_the_process);
+    PART(state_shows_how_a_thread_sleeps);
     PART(killed_process_can_be_released);
     PART(too_long_arguments_are_refused);
     PART(first_thread_may_end_before_others);

@@ -14,6 +14,7 @@
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define PAGE 4096UL
@@ -127,6 +128,79 @@ static void signal_interrupts_a_waiting_fault(void) {
     close(uffd);
 }
 
+// The descriptor for a child's faults has the flags of the call that made the parent's descriptor.
+static void *fork_and_wait(void *unused) {
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    CHECK(child > 0 && waitpid(child, 0, 0) == child);
+    return unused;
+}
+
+static void fork_event_has_a_descriptor_with_the_same_flags(void) {
+    static const int flags[] = {O_NONBLOCK | O_CLOEXEC, O_NONBLOCK, 0};
+    for (int n = 0; n < 3; n++) {
+        uffd = syscall(SYS_userfaultfd, flags[n]);
+        struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_EVENT_FORK};
+        CHECK(uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api));
+        area = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        struct uffdio_register range = {{(long)area, PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
+        CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+        CHECK(!pthread_create(&faulting, 0, fork_and_wait, 0));
+        struct uffd_msg message;
+        int got;
+        while ((got = read(uffd, &message, sizeof message)) == -1 && errno == EAGAIN) usleep(1000);
+        CHECK(got == sizeof message && message.event == UFFD_EVENT_FORK);
+        int child = message.arg.fork.ufd;
+        CHECK((fcntl(child, F_GETFL) & O_NONBLOCK) == (flags[n] & O_NONBLOCK));
+        CHECK(fcntl(child, F_GETFL) == fcntl(uffd, F_GETFL));
+        CHECK((fcntl(child, F_GETFL) & O_ACCMODE) == O_RDONLY);
+        CHECK(!(fcntl(child, F_GETFD) & FD_CLOEXEC) == !(flags[n] & O_CLOEXEC));
+        CHECK(!pthread_join(faulting, 0));
+        struct pollfd entry = {.fd = child, .events = POLLIN};
+        CHECK(flags[n] ? poll(&entry, 1, 0) == 0 : poll(&entry, 1, 0) == 1 && entry.revents == POLLERR);
+        CHECK(!close(child) && !close(uffd) && !munmap(area, PAGE));
+    }
+}
+
+static void *remove_page(void *at) {
+    CHECK(!madvise(at, PAGE, MADV_DONTNEED));
+    return 0;
+}
+
+// From the start of a change to the reading of its message, each request that changes pages fails with
+// EAGAIN, whatever its fields are.
+static void requests_fail_while_a_change_is_unread(void) {
+    uffd = syscall(SYS_userfaultfd, O_NONBLOCK);
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_EVENT_REMOVE};
+    CHECK(uffd >= 0 && !ioctl(uffd, UFFDIO_API, &api));
+    area = mmap(0, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct uffdio_register range = {{(long)area, PAGE}, UFFDIO_REGISTER_MODE_MISSING, 0};
+    CHECK(!ioctl(uffd, UFFDIO_REGISTER, &range));
+    struct uffdio_copy copy = {0};
+    CHECK(ioctl(uffd, UFFDIO_COPY, &copy) == -1 && errno == EINVAL && copy.copy == 0);
+    CHECK(!pthread_create(&faulting, 0, remove_page, area));
+    CHECK(polled(10000) == POLLIN);
+    CHECK(ioctl(uffd, UFFDIO_COPY, &copy) == -1 && errno == EAGAIN && copy.copy == -EAGAIN);
+    copy.copy = 0, copy.mode = ~0UL;
+    CHECK(ioctl(uffd, UFFDIO_COPY, &copy) == -1 && errno == EAGAIN && copy.copy == -EAGAIN);
+    struct uffdio_zeropage zeroes = {0};
+    CHECK(ioctl(uffd, UFFDIO_ZEROPAGE, &zeroes) == -1 && errno == EAGAIN && zeroes.zeropage == -EAGAIN);
+    struct uffdio_continue present = {0};
+    CHECK(ioctl(uffd, UFFDIO_CONTINUE, &present) == -1 && errno == EAGAIN && present.mapped == -EAGAIN);
+    // POISON, MOVE and WRITEPROTECT by their numbers: older headers lack the first two.
+    long request[5] = {0};
+    CHECK(ioctl(uffd, 0xc020aa08, request) == -1 && errno == EAGAIN && request[3] == -EAGAIN);
+    CHECK(ioctl(uffd, 0xc028aa05, request) == -1 && errno == EAGAIN && request[4] == -EAGAIN);
+    CHECK(ioctl(uffd, 0xc018aa06, 0) == -1 && errno == EAGAIN);
+    CHECK(ioctl(uffd, UFFDIO_COPY, 0) == -1 && errno == EFAULT);
+    CHECK(ioctl(uffd, UFFDIO_UNREGISTER, 0) == -1 && errno == EFAULT);
+    struct uffd_msg message;
+    CHECK(read(uffd, &message, sizeof message) == sizeof message && message.event == UFFD_EVENT_REMOVE);
+    CHECK(!pthread_join(faulting, 0));
+    fill(area, 'd');
+    CHECK(area[0] == 'd' && !close(uffd) && !munmap(area, PAGE));
+}
+
 // The pool has four pages.
 static void huge_segment_reserves_its_pages(void) {
     int first = shmget(IPC_PRIVATE, 3 * HUGE, SHM_HUGETLB | 0600);
@@ -159,6 +233,8 @@ int main(void) {
     PART(poll_reports_a_fault);
     PART(signal_interrupts_a_waiting_fault);
     PART(message_names_the_thread);
+    PART(fork_event_has_a_descriptor_with_the_same_flags);
+    PART(requests_fail_while_a_change_is_unread);
     PART(huge_segment_reserves_its_pages);
     PART(blocks_of_a_file_count_present_pages);
     return 0;

@@ -274,6 +274,31 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.config
     }
 
+    /// Returns true from the start of a change of the mappings until the message about it is read. Requests
+    /// that change pages fail with [`UffdError::Changing`] meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::Advice, space::*, uffd::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let config = UffdConfig::new().features(Features::EVENT_REMOVE);
+    /// let uffd = Userfaultfd::new(&space, config).unwrap();
+    /// uffd.register(at, PAGE_SIZE, RegisterMode::MISSING).unwrap();
+    /// std::thread::scope(|scope| {
+    ///     scope.spawn(|| space.madvise(at, PAGE_SIZE, Advice::DontNeed).unwrap());
+    ///     while !uffd.is_changing() {}
+    ///     assert!(matches!(uffd.read().unwrap(), Message::Remove(_)));
+    /// });
+    /// assert!(!uffd.is_changing());
+    /// ```
+    pub fn is_changing(&self) -> bool {
+        self.context.is_changing()
+    }
+
     /// Waits for the next message and returns it. Faults come before events.
     ///
     /// # Errors
