@@ -204,11 +204,12 @@ fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> R
     let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
     let process = Process::new(pid, Some(here), shares)?;
     *process.space.lock() = Some(space.clone());
-    let mut exit_signal = request.exit_signal;
+    let (mut exit_signal, mut maker) = (request.exit_signal, current().tid());
     if request.has(CLONE_PARENT) {
-        exit_signal = here.exit_signal.load(Relaxed);
+        (exit_signal, maker) = (here.exit_signal.load(Relaxed), here.maker.load(Relaxed));
     }
     process.exit_signal.store(exit_signal, Relaxed);
+    process.maker.store(maker, Relaxed);
     if request.has(CLONE_SIGHAND) {
         process.share_actions(here.actions());
     }

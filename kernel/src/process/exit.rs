@@ -169,6 +169,7 @@ fn give_children_away(process: &Process) {
     for (pid, orphan) in &orphans {
         orphan.set_parent(heir.clone());
         orphan.exit_signal.store(SIGCHLD, Relaxed);
+        orphan.ended_traced.store(false, Relaxed);
         if orphan.status.lock().is_some() {
             ended.insert(*pid, orphan.clone());
         }

@@ -218,6 +218,10 @@ pub struct Process {
     pub exe: SpinLock<Option<Arc<Node>>>,
     /// The signal that the parent gets at the end of this process; 0 for none.
     pub exit_signal: AtomicU32,
+    /// The number of the parent's thread that made this process, for __WNOTHREAD.
+    pub maker: AtomicU32,
+    /// True if the process has ended while its parent traced it.
+    pub ended_traced: AtomicBool,
     /// The signal that this process gets at the end of its parent (PR_SET_PDEATHSIG); 0 for none.
     pub parent_signal: AtomicU32,
     /// A setting of prctl: exec grants no privileges. This field and the next two are 0 or 1.
@@ -301,6 +305,8 @@ impl Process {
             place: SpinLock::new(Place::new(tree::root(), 0o022)),
             exe: SpinLock::new(None),
             exit_signal: AtomicU32::new(17),
+            maker: AtomicU32::new(0),
+            ended_traced: AtomicBool::new(false),
             parent_signal: AtomicU32::new(0),
             no_new_privs: AtomicU32::new(0),
             is_dumpable: AtomicU32::new(1),

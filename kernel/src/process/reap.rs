@@ -94,15 +94,27 @@ pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
     }
 }
 
-/// Returns true if a wait with these options includes this child.
-fn is_meant(child: &Process, which: Which, options: u32) -> bool {
+/// Returns true if a wait of the calling thread, a thread of `process`, includes this child. A child that the
+/// process traces is included whatever its signal is.
+fn is_meant(process: &Process, child: &Process, which: Which, options: u32) -> bool {
     let by_which = match which {
         Which::Any => true,
         Which::Pid(pid) => child.pid == pid,
         Which::Group(group) => child.group.load(Relaxed) == group,
     };
     let is_clone = child.exit_signal.load(Relaxed) != SIGCHLD;
-    by_which && (options & __WALL != 0 || is_clone == (options & __WCLONE != 0))
+    let by_signal =
+        options & __WALL != 0 || is_clone == (options & __WCLONE != 0) || child.ended_traced.load(Relaxed);
+    by_which && by_signal && (options & __WNOTHREAD == 0 || is_of_caller(process, child))
+}
+
+/// Returns true if the calling thread has made this child. The children of threads that have ended belong to
+/// the oldest thread of the process.
+fn is_of_caller(process: &Process, child: &Process) -> bool {
+    let (maker, here) = (child.maker.load(Relaxed), current().tid());
+    let threads = process.threads.lock();
+    let is_oldest = || threads.iter().all(|thread| thread.tid() != maker && thread.tid() >= here);
+    maker == here || is_oldest()
 }
 
 /// Takes an event of the selected tracees. Returns `None` if no tracee is selected, and `Some(None)` if there
@@ -145,7 +157,7 @@ fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Fo
         return Ok(Some(found));
     }
     let mut children = process.children.lock();
-    let meant = || children.values().filter(|child| is_meant(child, which, options));
+    let meant = || children.values().filter(|child| is_meant(process, child, which, options));
     // A child that has ended has no other event.
     let may_have_event = |child: &Process| options & WEXITED != 0 || child.status.lock().is_none();
     if !meant().any(|child| may_have_event(child)) {

@@ -299,6 +299,7 @@ pub fn tracee_ends(here: &Thread, status: Status) {
     }
     drop(tracees);
     drop(gone);
+    process.ended_traced.store(told, Relaxed);
     if !told {
         wait::wake(tracer.child_key(), usize::MAX);
     }

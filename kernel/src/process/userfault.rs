@@ -71,11 +71,7 @@ pub fn open(flags: u32) -> Result<u64, Errno> {
     if flags & !(O_CLOEXEC | O_NONBLOCK | USER_MODE_ONLY) != 0 {
         return Err(Errno::EINVAL);
     }
-    let fault = Fault {
-        space: Counted::downgrade(current().space()),
-        flags,
-        handle: SpinLock::new(None),
-    };
+    let fault = Fault { space: Counted::downgrade(current().space()), flags, handle: SpinLock::new(None) };
     add(fault)
 }
 
@@ -229,11 +225,7 @@ fn words(message: Message<Machine>, flags: u32) -> Result<[u64; 4], Errno> {
             [0x12, why | u64::from(write), addr, thread.into()]
         }
         Message::Fork(child) => {
-            let fault = Fault {
-                space: current_space(),
-                flags,
-                handle: SpinLock::new(Some(Arc::new(child))),
-            };
+            let fault = Fault { space: current_space(), flags, handle: SpinLock::new(Some(Arc::new(child))) };
             [0x13, add(fault)?, 0, 0]
         }
         Message::Remap { from, to, len } => [0x14, from, to, len],
@@ -273,7 +265,9 @@ impl File for Fault {
         let handle = || self.handle();
         match request {
             UFFDIO_COPY | UFFDIO_MOVE => self.check_unchanging(Some(at.wrapping_add(32)))?,
-            UFFDIO_ZEROPAGE | UFFDIO_CONTINUE | UFFDIO_POISON => self.check_unchanging(Some(at.wrapping_add(24)))?,
+            UFFDIO_ZEROPAGE | UFFDIO_CONTINUE | UFFDIO_POISON => {
+                self.check_unchanging(Some(at.wrapping_add(24)))?
+            }
             UFFDIO_WRITEPROTECT => self.check_unchanging(None)?,
             _ => {}
         }

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -64,6 +65,37 @@ static void descendants_see_memory_of_their_ancestors(void) {
         if (depth == 19) _exit(0);
     }
     munmap(at, PAGES * 4096);
+}
+
+static pid_t made;
+static int step[2];
+
+static void *make_child(void *ends) {
+    char byte;
+    made = fork();
+    if (made == 0) _exit(6);
+    CHECK(write(step[1], "m", 1) == 1);
+    // The children of a thread that has ended belong to the first thread.
+    if (ends) return 0;
+    while (read(step[0], &byte, 1) != 1 || byte != 'w') write(step[1], &byte, 1), usleep(1000);
+    int status;
+    CHECK(waitpid(made, &status, __WNOTHREAD) == made && WEXITSTATUS(status) == 6);
+    return 0;
+}
+
+static void wait_can_leave_out_children_of_other_threads(void) {
+    pthread_t thread;
+    char byte;
+    int status;
+    siginfo_t info;
+    CHECK(!pipe(step) && !pthread_create(&thread, 0, make_child, 0) && read(step[0], &byte, 1) == 1);
+    CHECK(waitpid(made, &status, __WNOTHREAD) == -1 && errno == ECHILD);
+    CHECK(waitid(P_ALL, 0, &info, WEXITED | __WNOTHREAD) == -1 && errno == ECHILD);
+    CHECK(!waitid(P_PID, made, &info, WEXITED | WNOWAIT) && info.si_pid == made);
+    CHECK(write(step[1], "w", 1) == 1 && !pthread_join(thread, 0));
+    CHECK(!pthread_create(&thread, 0, make_child, &byte) && !pthread_join(thread, 0));
+    CHECK(waitpid(made, &status, __WNOTHREAD) == made && WEXITSTATUS(status) == 6);
+    close(step[0]), close(step[1]);
 }
 
 static void vfork_waits_for_exec(void) {
@@ -425,6 +457,7 @@ int main(int argc, char **argv) {
     }
     PART(memory_is_copied_on_write);
     PART(descendants_see_memory_of_their_ancestors);
+    PART(wait_can_leave_out_children_of_other_threads);
     PART(vfork_waits_for_exec);
     PART(exec_passes_arguments_and_descriptors);
     PART(long_arguments_are_passed);

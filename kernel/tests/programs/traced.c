@@ -51,6 +51,22 @@ static pid_t traced(void (*run)(void)) {
     return child;
 }
 
+static void leave(void) { _exit(8); }
+
+// A wait for clones finds a tracee whatever its signal is.
+static void tracee_is_found_by_waits_for_clones(void) {
+    int status;
+    siginfo_t info;
+    pid_t child = traced(leave);
+    CHECK(ptrace(PTRACE_CONT, child, 0, 0) == 0);
+    CHECK(!waitid(P_PID, child, &info, WEXITED | WNOWAIT) && info.si_pid == child);
+    CHECK(waitpid(child, &status, __WCLONE) == child && WIFEXITED(status) && WEXITSTATUS(status) == 8);
+    child = traced(leave);
+    CHECK(ptrace(PTRACE_DETACH, child, 0, 0) == 0);
+    CHECK(waitpid(child, &status, __WCLONE) == -1 && errno == ECHILD);
+    ends_with(child, 8);
+}
+
 static void raise_two(void) {
     signal(SIGUSR2, handler);
     raise(SIGUSR1);
@@ -450,6 +466,7 @@ static void tracer_gets_and_sets_calls(void) {
 
 int main(int argc, char **argv) {
     if (argc > 1 && !strcmp(argv[1], "exit")) return 9;
+    PART(tracee_is_found_by_waits_for_clones);
     PART(tracer_decides_about_signals);
     PART(tracer_sees_and_changes_calls);
     PART(single_step_runs_one_instruction);
