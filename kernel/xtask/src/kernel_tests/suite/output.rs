@@ -1,7 +1,7 @@
 //! Finds the cases of a program and their outcomes in the program's output. [`super::run`] calls [`cases`]
 //! after each run. The tests below have an output of each form.
 //!
-//! Three forms are known:
+//! Four forms are known:
 //!
 //! - GoogleTest: `[       OK ] Suite.Name (3 ms)`, and the same with `FAILED` and `SKIPPED`. A case that
 //!   began and did not end has failed.
@@ -9,6 +9,8 @@
 //!   number is not part of the name.
 //! - The form of the test of userfaultfd: `Testing name on memory... done`, or `skipped` or `failed`. A case
 //!   that began and did not end has failed.
+//! - The form of the regression tests of Asterinas: `name summary: 3 tests passed, 0 tests failed`, and
+//!   `name skipped: ...`.
 //! - A program that prints none of these is one case by itself, [`END`]. Status 0 means that the case passed, and
 //!   status 4 that it was skipped, as in Linux's selftests.
 //!
@@ -68,7 +70,7 @@ pub fn cases(output: &str, status: Option<u8>) -> Cases {
                 Some(outcome) => add(&mut cases, name, outcome),
                 None => begun = Some(name),
             }
-        } else if let Some((name, outcome)) = of_tap(line) {
+        } else if let Some((name, outcome)) = of_tap(line).or_else(|| of_summary(line)) {
             add(&mut cases, name, outcome);
         }
     }
@@ -145,6 +147,18 @@ fn of_tap(line: &str) -> Option<(String, Outcome)> {
     Some((name.trim().to_owned(), outcome))
 }
 
+/// Parses a line that sums up the checks of a function.
+fn of_summary(line: &str) -> Option<(String, Outcome)> {
+    let is_name = |name: &&str| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
+    if let Some((name, _)) = line.split_once(" skipped: `").filter(|(name, _)| is_name(name)) {
+        return Some((name.to_owned(), Outcome::Skipped));
+    }
+    let (name, text) = line.split_once(" summary: ").filter(|(name, _)| is_name(name))?;
+    let (_, failed) = text.strip_suffix(" tests failed")?.split_once(" tests passed, ")?;
+    let outcome = if failed == "0" { Outcome::Passed } else { Outcome::Failed };
+    Some((name.to_owned(), outcome))
+}
+
 #[cfg(test)]
 mod tests {
     use super::{Outcome::*, *};
@@ -199,6 +213,15 @@ mod tests {
             ("minor on anon", Failed),
         ];
         assert_eq!(cases(output, Some(1)), of(&expected));
+    }
+
+    #[test]
+    fn summaries_of_functions_are_cases() {
+        let output = "open_file: `open(...)` passed [got Success]\nopen_file summary: 3 tests passed, 0 tests failed\n\
+            close_file summary: 1 tests passed, 2 tests failed\nexec skipped: `!file` is true\n\
+            a text summary: 1 tests passed, 0 tests failed\n";
+        let expected = of(&[("open_file", Passed), ("close_file", Failed), ("exec", Skipped)]);
+        assert_eq!(cases(output, Some(1)), expected);
     }
 
     #[test]
