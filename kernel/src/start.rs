@@ -21,7 +21,7 @@ use crate::files::tree::{self, Node};
 use crate::files::{devices, open::Open};
 use crate::memory::{self, frames, stacks, tlb};
 use crate::process::exec::{self, Strings};
-use crate::process::{self, Process, fault, renew, standstill, thread, userfault};
+use crate::process::{self, Process, fault, ids::Ids, limits::Limits, renew, standstill, thread, userfault};
 use crate::sched::{Thread, scheduler, timers};
 use crate::start_info::StartInfo;
 use crate::{errno, options, proc, record};
@@ -156,10 +156,12 @@ fn run_first(mut strings: Strings) {
         strings.arguments.push(path.clone());
     }
     let found = tree::lookup(&root, &path, true);
-    let node = found.and_then(|node| exec::interpret(node, &path, &root, &mut strings));
+    let node = found.and_then(exec::begin);
+    let node = node.and_then(|node| exec::interpret(node, &path, &root, &mut strings));
     let loaded = node.and_then(|node| {
-        let program = exec::open(node.clone())?;
-        Ok((node, exec::load(&program, &path, &strings)?))
+        let program = exec::open(node, &root)?;
+        let loaded = exec::load(&program, &path, &strings, &Limits::first(), &Ids::default())?;
+        Ok((program.into_file(), loaded))
     });
     let (node, (space, frame)) = loaded.unwrap_or_else(|error| refuse(&path, error));
     let process = Process::new(process::new_tid(), None, Default::default());
@@ -171,7 +173,7 @@ fn run_first(mut strings: Strings) {
     let comm = exec::short_name(&path);
     *process.name.lock() = path;
     process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);
-    *process.exe.lock() = Some(node);
+    *process.exe.lock() = Some(Arc::new(node));
     *process.space.lock() = Some(space.clone());
     renew::renew(&process);
     let first = space.clone();

@@ -15,6 +15,7 @@ use crate::calls::files::{HERE, find};
 use crate::errno;
 use crate::files::{
     CHARACTER,
+    access::Writing,
     buffer::UserBuffer,
     node::node_of,
     open::Open,
@@ -138,6 +139,7 @@ fn truncate(frame: &mut Frame) -> Answer {
     let node = find(HERE, path, true)?;
     match &node.kind {
         Kind::Regular(mapping) => {
+            let _writing = Writing::begin(&node)?;
             let _changing = node.changing.lock()?;
             set_size(mapping, Some(&node), size)?;
         }

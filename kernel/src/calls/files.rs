@@ -9,6 +9,7 @@
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::errno;
+use crate::files::access::Writing;
 use crate::files::node::{NodeFile, node_of};
 use crate::files::tree::{self, Kind, Node};
 use crate::files::{File, fifo, names, open::Open};
@@ -140,13 +141,18 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
         Kind::Directory(_) | Kind::Listing(_) if writes || flags & O_CREAT != 0 => Err(errno::EISDIR),
         Kind::Directory(_) | Kind::Listing(_) => Ok(Arc::new(NodeFile::new(node.clone()))),
         Kind::Regular(mapping) => {
-            if flags & O_TRUNC != 0 && writes {
+            let is_changed = writes || flags & O_TRUNC != 0;
+            let writing = if is_changed { Some(Writing::begin(node)?) } else { None };
+            if flags & O_TRUNC != 0 {
                 let _changing = node.changing.lock()?;
                 mapping.truncate(0).map_err(|error| error.errno())?;
                 node.admit_size(0)?;
                 node.touch();
             }
-            Ok(Arc::new(NodeFile::new(node.clone())))
+            match writing.filter(|_| writes) {
+                Some(writing) => Ok(Arc::new(NodeFile::for_writing(node.clone(), writing))),
+                None => Ok(Arc::new(NodeFile::new(node.clone()))),
+            }
         }
     }
 }

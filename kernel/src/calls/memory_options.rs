@@ -6,9 +6,10 @@
 
 use crate::arch::frame::UserAddr;
 use crate::calls::answer::Answer;
-use crate::files::node::node_of;
+use crate::files::{access::Running, node::node_of};
 use crate::platform::user::{self, UserPtr};
 use crate::sched::current;
+use alloc::sync::Arc;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -182,7 +183,7 @@ fn set_executable(descriptor: u64) -> Answer {
     let process = current().process();
     let open = process.files.get(descriptor)?;
     let node = node_of(&*open.file).filter(|node| node.mapping().is_some()).ok_or(Errno::EACCES)?;
-    let before = process.exe.lock().replace(node.clone());
+    let before = process.exe.lock().replace(Arc::new(Running::begin(node.clone())?));
     drop(before);
     Ok(0)
 }

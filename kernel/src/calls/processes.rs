@@ -147,7 +147,10 @@ fn execveat(frame: &mut Frame) -> Answer {
 
 /// Performs execve and execveat for a node that was found by `path`.
 fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, environment: u64) -> Answer {
-    let mut room = exec::MAX_ARGUMENTS;
+    let node = exec::begin(node)?;
+    let (process, limits) = (current().process(), current().process().limits.lock().clone());
+    let room = exec::room_for_strings(limits.soft(RLIMIT_STACK));
+    let mut room = room.checked_sub(path.len() + 1).ok_or(errno::E2BIG)?;
     let mut strings = Strings {
         arguments: read_strings(arguments, &mut room)?,
         environment: read_strings(environment, &mut room)?,
@@ -156,21 +159,24 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     if strings.arguments.is_empty() {
         strings.arguments.push(Vec::new());
     }
-    let here = current().process().place().directory.lock().clone();
+    let here = process.place().directory.lock().clone();
     let node = exec::interpret(node, &path, &here, &mut strings)?;
-    let program = exec::open(node.clone())?;
-    let loaded = exec::load(&program, &path, &strings);
+    let program = exec::open(node, &here)?;
+    let mut ids = *process.ids.lock();
+    ids.execute();
+    let loaded = exec::load(&program, &path, &strings, &limits, &ids);
     // As on Linux, a failure beyond this point kills the calling program.
     let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
-    let unshared = current().process().files.unshare();
+    let unshared = process.files.unshare();
     unshared.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
+    let node = program.into_file();
     let name = tree::path_of(&node);
-    let before = current().process().exe.lock().replace(node);
+    let before = process.exe.lock().replace(Arc::new(node));
     drop(before);
     let began = clock::now_ns();
     become_program(space, &path, name);
-    current().process().auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
+    process.auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
     record::exec(began);
     *frame = begin;
     trace::has_executed(frame);

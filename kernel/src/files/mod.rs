@@ -8,6 +8,7 @@
 //! | [`buffer`] | the memory of a program that a call reads or writes |
 //! | [`tree`] | the root file system: names, directories, files whose contents Freehold holds |
 //! | [`node`] | an open node of the tree |
+//! | [`access`] | files that are open for writing, and files that are executed |
 //! | [`pages`] | file contents that are read from the archive on demand |
 //! | [`names`] | changes of the tree: removal, renaming, hard links |
 //! | [`attributes`] | extended attributes |
@@ -23,6 +24,7 @@
 //! overrides `ready` and `ready_key`, and wakes the key at each change. Most calls that make a file without a
 //! path are in `calls/events.rs`.
 
+pub mod access;
 pub mod attributes;
 pub mod buffer;
 pub mod console;
@@ -43,6 +45,7 @@ pub mod tree;
 use crate::errno;
 use crate::platform::Machine;
 use crate::sched::mutex::Mutex;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use buffer::UserBuffer;
 use freehold::counted::Counted;
@@ -116,6 +119,11 @@ pub trait File: Send + Sync {
 
     /// Returns the lock under which calls change the contents or the size, if the file has such a lock.
     fn changing(&self) -> Option<&Mutex> {
+        None
+    }
+
+    /// Returns the count of the file as open for writing, if the file is counted. Mappings keep a reference.
+    fn writing(&self) -> Option<&Arc<access::Writing>> {
         None
     }
 

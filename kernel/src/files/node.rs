@@ -9,6 +9,7 @@
 //! directories.
 
 use crate::errno;
+use crate::files::access::Writing;
 use crate::files::tree::{Kind, Node};
 use crate::files::{Entry, File, Stat, buffer::UserBuffer};
 use crate::platform::Machine;
@@ -26,12 +27,17 @@ use freehold::{PAGE_SIZE, PageIndex};
 const DOTS: u64 = 2;
 
 /// An open node.
-pub struct NodeFile(Arc<Node>);
+pub struct NodeFile(Arc<Node>, Option<Arc<Writing>>);
 
 impl NodeFile {
     /// Opens a node. The caller has checked the node's kind; with O_PATH every kind is allowed.
     pub fn new(node: Arc<Node>) -> Self {
-        NodeFile(node)
+        NodeFile(node, None)
+    }
+
+    /// Opens a regular file for writing.
+    pub fn for_writing(node: Arc<Node>, writing: Arc<Writing>) -> Self {
+        NodeFile(node, Some(writing))
     }
 }
 
@@ -83,6 +89,10 @@ impl File for NodeFile {
 
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         self.0.mapping()
+    }
+
+    fn writing(&self) -> Option<&Arc<Writing>> {
+        self.1.as_ref()
     }
 
     fn changing(&self) -> Option<&Mutex> {

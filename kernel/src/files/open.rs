@@ -179,7 +179,11 @@ impl Open {
         }
         let access = FileAccess::READ.read(self.may_read()).write(self.may_write()).shows_cache(true);
         let name = core::str::from_utf8(&self.name).unwrap_or_default();
-        let file = file::File::new(mapping, access, name).map_err(|_| Errno::ENOMEM)?;
+        let file = match self.file.writing() {
+            Some(writing) => file::File::with_owned(mapping, writing.clone(), access, name),
+            None => file::File::new(mapping, access, name),
+        };
+        let file = file.map_err(|_| Errno::ENOMEM)?;
         Ok(self.mapped.lock().get_or_insert(file).clone())
     }
 }

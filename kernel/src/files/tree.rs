@@ -13,6 +13,7 @@
 
 use crate::arch::{clock, lock::SpinLock, preempt::preempt_point};
 use crate::errno;
+use crate::files::access::Uses;
 use crate::files::attributes::Attributes;
 use crate::files::pages::{Archived, allocated};
 use crate::files::pipe::Pipe;
@@ -82,6 +83,8 @@ pub struct Node {
     pub(super) growth: SpinLock<Charge>,
     /// For a directory: the page size of files made in it, if they have huge pages (hugetlbfs).
     pub huge: Option<HugePageSize>,
+    /// Counts the open files that may write and the executions of a regular file.
+    pub(super) uses: Arc<Uses>,
     /// The extended attributes.
     pub attributes: Attributes,
     /// The kind, which never changes, with the contents.
@@ -206,6 +209,7 @@ impl Node {
             archived_bytes: None,
             growth: SpinLock::new(Charge::of_files(0)),
             huge: None,
+            uses: Arc::default(),
             attributes: Attributes::default(),
             kind,
             _charge: Charge::of_files(bytes),

@@ -184,7 +184,7 @@ impl Jump for Link {
         match self.what {
             "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
-            _ => self.process.exe.lock().clone().ok_or(Errno::ENOENT),
+            _ => self.process.exe.lock().as_ref().map(|exe| (**exe).clone()).ok_or(Errno::ENOENT),
         }
     }
 }

@@ -10,14 +10,16 @@
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
 use crate::errno;
+use crate::files::access::Running;
 use crate::files::tree::{self, Node};
 use crate::platform::{Machine, Space, engine};
-use crate::process::signal::frame::most_bytes;
+use crate::process::{ids::Ids, limits::Limits, names::up_to_zero, signal::frame::most_bytes};
+use crate::sched::{charge, checkpoint};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
-use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, PT_PHDR};
+use elf::abi::{EM_X86_64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_GNU_STACK, PT_INTERP, PT_LOAD, PT_PHDR};
 use elf::endian::LittleEndian;
 use elf::file::{Class, FileHeader};
 use elf::parse::ParseAt;
@@ -41,12 +43,22 @@ const STACK_TOP: u64 = 0x7fff_ffff_f000;
 const STACK_BYTES: u64 = 132 << 10;
 /// Size of a program header, in bytes.
 const PROGRAM_HEADER: usize = 56;
-/// Maximum number of program headers.
-const MAX_HEADERS: u16 = 64;
-/// Maximum size of all arguments and the environment, in bytes.
-pub const MAX_ARGUMENTS: usize = 2 << 20;
-/// Maximum size of one argument or environment string.
+/// Maximum number of program headers: those that fit into 64 KiB.
+const MAX_HEADERS: u16 = (65536 / PROGRAM_HEADER) as u16;
+/// Maximum size of all arguments and the environment, in bytes, whatever the limit of the stack is.
+const MAX_ARGUMENTS: u64 = 6 << 20;
+/// Size that arguments and the environment may have with any limit of the stack (ARG_MAX).
+const MIN_ARGUMENTS: u64 = 128 << 10;
+/// Maximum size of one argument or environment string, with its terminating zero byte.
 pub const MAX_ARGUMENT: usize = 128 << 10;
+
+/// Returns the number of bytes that the path of a program, its arguments and its environment may have together,
+/// with their terminating zero bytes and with a pointer for each string. `stack` is the limit of the stack: the
+/// strings may have a quarter of it.
+pub fn room_for_strings(stack: u64) -> usize {
+    let room = (stack / 4).clamp(MIN_ARGUMENTS, MAX_ARGUMENTS);
+    room.min(stack.max(PAGE_SIZE)) as usize
+}
 
 /// The program headers of an ELF file.
 type Headers = Vec<ProgramHeader>;
@@ -83,26 +95,37 @@ struct Image {
     header_count: usize,
     /// End of the last segment.
     end: u64,
+    /// True if the headers ask for an executable stack (`PT_GNU_STACK`).
+    stack_runs: bool,
 }
 
 /// The file of a program or an interpreter, and its headers.
 struct Elf {
-    node: Arc<Node>,
+    node: Running,
     header: FileHeader<LittleEndian>,
     headers: Headers,
 }
 
 impl Elf {
     /// Reads the headers of a file.
-    fn open(node: Arc<Node>) -> Result<Self, Errno> {
+    fn open(node: Running) -> Result<Self, Errno> {
         let (header, headers) = read_headers(node.mapping().ok_or(Errno::EACCES)?)?;
         Ok(Elf { node, header, headers })
     }
 
-    /// Returns the highest end of the loaded segments, relative to the file's address 0.
-    fn end(&self) -> Result<u64, Errno> {
-        let parts = self.headers.iter().filter(|part| part.p_type == PT_LOAD);
-        parts.map(|part| part.p_vaddr.saturating_add(part.p_memsz)).max().ok_or(errno::ENOEXEC)
+    /// Returns the range of the pages of all loaded segments, with the addresses of the file.
+    fn span(&self) -> Result<Range<u64>, Errno> {
+        let parts = || self.headers.iter().filter(|part| part.p_type == PT_LOAD);
+        let start = parts().map(|part| part.p_vaddr).min().ok_or(errno::ENOEXEC)?;
+        let ends = parts().map(|part| part.p_vaddr.saturating_add(part.p_memsz).min(UserAddr::END));
+        let end = ends.max().unwrap_or_default().next_multiple_of(PAGE_SIZE);
+        Ok(start & !(PAGE_SIZE - 1)..end)
+    }
+
+    /// Returns the number to add to the addresses of the file so that its pages begin at `at`; 0 for a file with
+    /// fixed addresses.
+    fn base(&self, at: u64) -> Result<u64, Errno> {
+        if self.header.e_type == ET_EXEC { Ok(0) } else { Ok(at.wrapping_sub(self.span()?.start)) }
     }
 }
 
@@ -114,41 +137,79 @@ pub struct Program {
     interpreter: Option<Elf>,
 }
 
-/// Reads the headers of a program and of its interpreter.
+impl Program {
+    /// Returns the file of the program.
+    pub fn into_file(self) -> Running {
+        self.own.node
+    }
+}
+
+/// Checks that a file can be executed, and excludes writers from the file.
 ///
 /// # Errors
 ///
-/// ENOEXEC if the file is no program for this machine; fails also like [`tree::lookup`].
-pub fn open(node: Arc<Node>) -> Result<Program, Errno> {
+/// EACCES if the node is no regular file or is not executable; ETXTBSY if it is open for writing.
+pub fn begin(node: Arc<Node>) -> Result<Running, Errno> {
+    if node.mapping().is_none() || node.mode.load(Relaxed) & 0o111 == 0 {
+        return Err(Errno::EACCES);
+    }
+    Running::begin(node)
+}
+
+/// Reads the headers of a program and of its interpreter. A relative path of the interpreter begins at `here`.
+///
+/// # Errors
+///
+/// ENOEXEC if the file is no program for this machine; ELIBBAD or EIO if its interpreter is none; fails also like
+/// [`tree::lookup`] and [`begin`].
+pub fn open(node: Running, here: &Arc<Node>) -> Result<Program, Errno> {
     let own = Elf::open(node)?;
     let interpreter = match interpreter(&own.node, &own.headers)? {
-        Some(path) => Some(Elf::open(tree::lookup(&tree::root(), &path, true)?)?),
+        // An empty name is that of the working directory.
+        Some(path) if path.is_empty() => return Err(Errno::EACCES),
+        Some(path) => Some(open_interpreter(tree::lookup(here, &path, true)?)?),
         None => None,
     };
     Ok(Program { own, interpreter })
 }
 
-/// Makes a new address space with the program, and the frame with which the program begins.
+/// Reads the headers of an interpreter.
+fn open_interpreter(node: Arc<Node>) -> Result<Elf, Errno> {
+    let node = begin(node)?;
+    read_exact(node.mapping().ok_or(Errno::EACCES)?, 0, &mut [0; 64]).map_err(|_| Errno::EIO)?;
+    Elf::open(node).map_err(|error| if error == errno::ENOEXEC { errno::ELIBBAD } else { error })
+}
+
+/// Makes a new address space with the program, and the frame with which the program begins. The space has the
+/// limits and the privileges of a process with these `limits` and `ids`.
 ///
 /// # Errors
 ///
 /// Fails if the headers request addresses that no program can have, or if memory runs out. On Linux the old
 /// program is already gone when such a failure occurs, so the caller must end the process by SIGSEGV.
-pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space, Frame), Errno> {
+pub fn load(
+    program: &Program,
+    path: &[u8],
+    strings: &Strings,
+    limits: &Limits,
+    ids: &Ids,
+) -> Result<(Space, Frame), Errno> {
     let Program { own, interpreter } = program;
-    let base = if own.header.e_type == ET_DYN { PIE_BASE } else { 0 };
-    let end = base.saturating_add(own.end()?).min(UserAddr::END);
+    let base = own.base(PIE_BASE)?;
+    let end = base.wrapping_add(own.span()?.end).min(UserAddr::END);
     let config = SpaceConfig::new().brk(end.next_multiple_of(PAGE_SIZE));
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
+    limits.apply(&space, ids);
     let image = map(&space, own, base)?;
     let (mut entry, mut interpreter_base) = (image.entry, 0);
     if let Some(interpreter) = interpreter {
         let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
-        let room = interpreter.end()?.min(UserAddr::END).next_multiple_of(PAGE_SIZE);
+        let span = interpreter.span()?;
+        let room = span.end.saturating_sub(span.start);
         let at = space.mmap(0, room, Prot::empty(), flags, None, 0).map_err(|error| error.errno())?;
         space.munmap(at, room).map_err(|error| error.errno())?;
-        entry = map(&space, interpreter, at)?.entry;
-        interpreter_base = at;
+        interpreter_base = interpreter.base(at)?;
+        entry = map(&space, interpreter, interpreter_base)?.entry;
     }
     let begin = UserAddr::new(entry).ok_or(errno::ENOEXEC)?;
     let stack = write_stack(&space, path, strings, &image, interpreter_base)?;
@@ -156,7 +217,7 @@ pub fn load(program: &Program, path: &[u8], strings: &Strings) -> Result<(Space,
 }
 
 /// Maximum length of a chain of scripts in which each script is run by the next.
-const MAX_SCRIPTS: usize = 4;
+const MAX_SCRIPTS: usize = 5;
 /// Bytes of a script's first line that are read.
 const FIRST_LINE: usize = 256;
 
@@ -166,20 +227,17 @@ const FIRST_LINE: usize = 256;
 ///
 /// # Errors
 ///
-/// EACCES if a file is not executable, ENOEXEC if the first line names no program, ELOOP if scripts are
-/// nested too deeply; fails also like [`tree::lookup`].
+/// ENOEXEC if the first line names no program, ELOOP if scripts are nested too deeply; fails also like
+/// [`tree::lookup`] and [`begin`].
 pub fn interpret(
-    mut node: Arc<Node>,
+    mut node: Running,
     path: &[u8],
     here: &Arc<Node>,
     strings: &mut Strings,
-) -> Result<Arc<Node>, Errno> {
+) -> Result<Running, Errno> {
     let mut path = path.to_vec();
     for _ in 0..=MAX_SCRIPTS {
         let mut bytes = [0; FIRST_LINE];
-        if node.is_directory() || node.mode.load(Relaxed) & 0o111 == 0 {
-            return Err(Errno::EACCES);
-        }
         let read = match node.mapping() {
             Some(file) => file.read_at(0, &mut bytes).map_err(|error| error.errno())?,
             None => return Err(Errno::EACCES),
@@ -198,7 +256,7 @@ pub fn interpret(
         arguments.push(core::mem::replace(&mut path, program.to_vec()));
         arguments.extend(strings.arguments.drain(..).skip(1));
         strings.arguments = arguments;
-        node = tree::lookup(here, program, true)?;
+        node = begin(tree::lookup(here, program, true)?)?;
     }
     Err(errno::ELOOP)
 }
@@ -210,7 +268,8 @@ fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEn
     let ident = elf::file::parse_ident::<LittleEndian>(&bytes[..16]).map_err(|_| errno::ENOEXEC)?;
     let header = FileHeader::parse_tail(ident, &bytes[16..]).map_err(|_| errno::ENOEXEC)?;
     let fits = header.class == Class::ELF64 && header.e_machine == EM_X86_64;
-    let counts = header.e_phnum <= MAX_HEADERS && usize::from(header.e_phentsize) == PROGRAM_HEADER;
+    let counts =
+        (1..=MAX_HEADERS).contains(&header.e_phnum) && usize::from(header.e_phentsize) == PROGRAM_HEADER;
     if !fits || !counts || !matches!(header.e_type, ET_EXEC | ET_DYN) {
         return Err(errno::ENOEXEC);
     }
@@ -234,12 +293,15 @@ fn read_exact(file: &Counted<Mapping<Machine>>, at: u64, out: &mut [u8]) -> Resu
 /// Returns the path of the interpreter that the headers name (`PT_INTERP`).
 fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, Errno> {
     let Some(part) = headers.iter().find(|part| part.p_type == PT_INTERP) else { return Ok(None) };
-    if part.p_filesz == 0 || part.p_filesz > 4096 {
+    if part.p_filesz < 2 || part.p_filesz > 4096 {
         return Err(errno::ENOEXEC);
     }
     let mut path = alloc::vec![0; part.p_filesz as usize];
-    read_exact(file.mapping().ok_or(Errno::EACCES)?, part.p_offset, &mut path)?;
-    path.pop();
+    read_exact(file.mapping().ok_or(Errno::EACCES)?, part.p_offset, &mut path).map_err(|_| Errno::EIO)?;
+    if path.last() != Some(&0) {
+        return Err(errno::ENOEXEC);
+    }
+    path.truncate(up_to_zero(&path).len());
     Ok(Some(path))
 }
 
@@ -259,11 +321,12 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
         }
         let inside = part.p_offset..part.p_offset.saturating_add(part.p_filesz);
         if part.p_type == PT_LOAD && table == 0 && inside.contains(&header.e_phoff) {
-            table = base + part.p_vaddr + (header.e_phoff - part.p_offset);
+            table = base.wrapping_add(part.p_vaddr).wrapping_add(header.e_phoff - part.p_offset);
         }
     }
     let entry = base.wrapping_add(header.e_entry);
-    Ok(Image { entry, headers: table, header_count: headers.len(), end })
+    let stack_runs = headers.iter().any(|part| part.p_type == PT_GNU_STACK && part.p_flags & PF_X != 0);
+    Ok(Image { entry, headers: table, header_count: headers.len(), end, stack_runs })
 }
 
 /// Maps one segment. Returns its end address. The part of the segment behind the file's contents is zero.
@@ -274,10 +337,15 @@ fn map_part(
     base: u64,
 ) -> Result<u64, Errno> {
     let within = part.p_vaddr % PAGE_SIZE;
-    let valid = part.p_offset % PAGE_SIZE == within && part.p_filesz <= part.p_memsz;
-    let at = base.checked_add(part.p_vaddr).filter(|_| valid).ok_or(errno::ENOEXEC)?;
+    // As on Linux, the addresses of the file must be those of a program even if the segment is moved.
+    let fits = part.p_vaddr.checked_add(part.p_memsz).is_some_and(|end| end <= UserAddr::END);
+    let valid = fits && part.p_offset % PAGE_SIZE == within && part.p_filesz <= part.p_memsz;
+    if !valid {
+        return Err(errno::ENOEXEC);
+    }
+    let at = base.wrapping_add(part.p_vaddr);
     let start = at - within;
-    let end = at.checked_add(part.p_memsz).ok_or(errno::ENOEXEC)?;
+    let end = at.checked_add(part.p_memsz).filter(|end| *end <= UserAddr::END).ok_or(errno::ENOEXEC)?;
     let file_end = at + part.p_filesz;
     let mut prot = Prot::empty();
     prot.set(Prot::READ, part.p_flags & PF_R != 0);
@@ -324,8 +392,9 @@ fn write_stack(
     interpreter_base: u64,
 ) -> Result<u64, Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED | MapFlags::GROWSDOWN;
-    let rw = Prot::READ | Prot::WRITE;
-    space.mmap(STACK_TOP - STACK_BYTES, STACK_BYTES, rw, flags, None, 0).map_err(|error| error.errno())?;
+    let mut prot = Prot::READ | Prot::WRITE;
+    prot.set(Prot::EXEC, image.stack_runs);
+    space.mmap(STACK_TOP - STACK_BYTES, STACK_BYTES, prot, flags, None, 0).map_err(|error| error.errno())?;
     let mut at = STACK_TOP - 8;
     let mut put = |bytes: &[u8]| -> Result<u64, Errno> {
         at -= bytes.len() as u64;
@@ -337,7 +406,9 @@ fn write_stack(
     let mut put_all = |strings: &[Vec<u8>]| -> Result<(Vec<u64>, Range<u64>), Errno> {
         let mut places = Vec::new();
         let (mut end, mut start) = (None, 0);
+        charge::reserve(&mut places, strings.len())?;
         for text in strings.iter().rev() {
+            checkpoint()?;
             let zero = put(&[0])?;
             start = put(text)?;
             end.get_or_insert(zero + 1);
@@ -372,13 +443,16 @@ fn write_stack(
         (AT_NULL, 0),
     ];
     let mut words = Vec::new();
+    charge::reserve(&mut words, arguments.len() + environment.len() + 2 * auxiliary.len() + 3)?;
     words.push(arguments.len() as u64);
     words.extend(&arguments);
     words.push(0);
     words.extend(&environment);
     words.push(0);
     words.extend(auxiliary.iter().flat_map(|(kind, value)| [u64::from(*kind), *value]));
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let mut bytes = Vec::new();
+    charge::reserve(&mut bytes, words.len() * 8)?;
+    bytes.extend(words.iter().flat_map(|word: &u64| word.to_ne_bytes()));
     let stack = (random - bytes.len() as u64) & !15;
     space.write_memory(stack, &bytes, AccessMode::Forced).map_err(|error| error.errno())?;
     let _ = (space.set_arguments(&Arguments { args, env }), image.end, clock::now_ns());

@@ -54,6 +54,7 @@ pub mod trace;
 pub mod userfault;
 
 use crate::arch::lock::SpinLock;
+use crate::files::access::Running;
 use crate::files::table::FileTable;
 use crate::files::tree::{self, Node};
 use crate::memory::{account::Account, stacks};
@@ -215,7 +216,7 @@ pub struct Process {
     /// The working directory and the mask.
     place: SpinLock<Arc<Place>>,
     /// The file of the program.
-    pub exe: SpinLock<Option<Arc<Node>>>,
+    pub exe: SpinLock<Option<Arc<Running>>>,
     /// The signal that the parent gets at the end of this process; 0 for none.
     pub exit_signal: AtomicU32,
     /// The number of the parent's thread that made this process, for __WNOTHREAD.

@@ -80,6 +80,8 @@ pub struct File<P: Platform> {
     segment: Option<Counted<Segment<P>>>,
     /// The driver that handles mmap. `None` if mappings show the pages of `mapping`.
     driver: Option<Box<dyn Driver<P>>>,
+    /// A value of the embedder, which the file drops at its end.
+    _owned: Option<Box<dyn Send + Sync>>,
     /// The access that the file was opened for.
     access: FileAccess,
     /// The name that reports show, in UTF-8.
@@ -112,7 +114,39 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::open(mapping, None, None, access, name)
+        Self::open(mapping, None, None, None, access, name)
+    }
+
+    /// Opens `mapping` like [`new`](Self::new). The file owns `value` until no VMA and no other holder refers to
+    /// the file. The drop of `value` must not sleep and must not call the engine.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{File, FileAccess, Mapping}, space::*};
+    /// # use std::sync::Arc;
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let memory = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// let in_use = Arc::new(());
+    /// let file = File::with_owned(&memory, in_use.clone(), FileAccess::READ, "/it").unwrap();
+    /// let at = space.mmap(0, PAGE_SIZE, Prot::READ, MapFlags::SHARED, Some(&file), 0).unwrap();
+    /// drop(file);
+    /// assert_eq!(Arc::strong_count(&in_use), 2);
+    /// space.munmap(at, PAGE_SIZE).unwrap();
+    /// ```
+    pub fn with_owned(
+        mapping: &Counted<Mapping<P>>,
+        value: impl Send + Sync + 'static,
+        access: FileAccess,
+        name: &str,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let value: Box<dyn Send + Sync> = unsize_box!(Box::try_new(value)?);
+        Self::open(mapping, None, None, Some(value), access, name)
     }
 
     /// Opens a device. `driver` decides what a mapping of the device maps. `mapping` has no pages of its own;
@@ -146,7 +180,7 @@ impl<P: Platform> File<P> {
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
         let driver: Box<dyn Driver<P>> = unsize_box!(Box::try_new(driver)?);
-        Self::open(mapping, None, Some(driver), access, name)
+        Self::open(mapping, None, Some(driver), None, access, name)
     }
 
     /// Opens the file that one attach of a segment maps.
@@ -155,7 +189,7 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::open(segment.mapping(), Some(segment.clone()), None, access, name)
+        Self::open(segment.mapping(), Some(segment.clone()), None, None, access, name)
     }
 
     /// Creates an open file, which copies `name`.
@@ -163,6 +197,7 @@ impl<P: Platform> File<P> {
         mapping: &Counted<Mapping<P>>,
         segment: Option<Counted<Segment<P>>>,
         driver: Option<Box<dyn Driver<P>>>,
+        owned: Option<Box<dyn Send + Sync>>,
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
@@ -170,7 +205,7 @@ impl<P: Platform> File<P> {
         bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
         bytes.extend_from_slice(name.as_bytes());
         let name = bytes.into_boxed_slice();
-        Ok(Counted::try_new(File { mapping: mapping.clone(), segment, driver, access, name })?)
+        Ok(Counted::try_new(File { mapping: mapping.clone(), segment, driver, _owned: owned, access, name })?)
     }
 
     /// Creates the file of a shared anonymous mapping of `bytes` bytes. No other name refers to the file.
