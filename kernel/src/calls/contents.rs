@@ -173,11 +173,17 @@ fn set_size(mapping: &Counted<Mapping<Machine>>, node: Option<&Arc<Node>>, size:
     mapping.truncate(size).map_err(|error| error.errno())
 }
 
+/// The mode of fallocate that makes a hole.
+const PUNCHES: u32 = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+
 fn fallocate(frame: &mut Frame) -> Answer {
     let [descriptor, mode, offset, len, ..] = frame.args();
     let (open, mode) = (file(descriptor)?, mode as u32);
     if offset > i64::MAX as u64 || len == 0 || len > i64::MAX as u64 {
         return Err(Errno::EINVAL);
+    }
+    if !matches!(mode, 0 | FALLOC_FL_KEEP_SIZE | PUNCHES) {
+        return Err(Errno::EOPNOTSUPP);
     }
     if !open.may_write() {
         return Err(Errno::EBADF);
@@ -188,22 +194,22 @@ fn fallocate(frame: &mut Frame) -> Answer {
         None if open.file.can_seek() => return Err(errno::ENODEV),
         None => return Err(errno::ESPIPE),
     };
-    let keeps = mode & FALLOC_FL_KEEP_SIZE != 0;
     let _changing = open.hold_contents()?;
-    if end > mapping.size() && mode == 0 {
-        renew::file_room(end - 1)?;
-        node_of(&*open.file).map_or(Ok(()), |node| node.admit_size(end))?;
-    }
-    match mode & !FALLOC_FL_KEEP_SIZE {
-        0 => allocate(mapping, offset, end, keeps)?,
-        FALLOC_FL_PUNCH_HOLE if keeps => mapping.punch(offset..end).map_err(|error| error.errno())?,
-        _ => return Err(Errno::EOPNOTSUPP),
+    if mode == PUNCHES {
+        mapping.punch(offset..end).map_err(|error| error.errno())?;
+    } else {
+        if end > mapping.size() {
+            renew::file_room(end - 1)?;
+            node_of(&*open.file).map_or(Ok(()), |node| node.admit_size(end))?;
+        }
+        allocate(mapping, offset, end, mode == FALLOC_FL_KEEP_SIZE)?;
     }
     node_of(&*open.file).inspect(|node| node.touch());
     Ok(0)
 }
 
-/// Allocates the pages of a range. With `keeps`, the file keeps its size, and gets no pages beyond its end.
+/// Allocates the pages of a range. With `keeps`, the file keeps its size, and gets pages beyond its end that it
+/// shows only after it has grown. If memory runs out, the file loses its pages beyond its end.
 fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: bool) -> Result<(), Errno> {
     if mapping.huge_page_size().is_some() {
         return mapping.allocate(offset..end).map_err(|error| error.errno());
@@ -215,11 +221,11 @@ fn allocate(mapping: &Counted<Mapping<Machine>>, offset: u64, end: u64, keeps: b
     if end > before && !keeps {
         mapping.truncate(end).map_err(|error| error.errno())?;
     }
-    for page in offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE) {
+    for page in offset / PAGE_SIZE..end.div_ceil(PAGE_SIZE) {
         let filled =
-            checkpoint().and_then(|()| mapping.fill(PageIndex::new(page)).map_err(|error| error.errno()));
+            checkpoint().and_then(|()| mapping.reserve(PageIndex::new(page)).map_err(|error| error.errno()));
         if let Err(error) = filled {
-            if end > before && !keeps {
+            if end > before {
                 let _ = mapping.truncate(before);
             }
             return Err(if error == Errno::ENOMEM { Errno::ENOSPC } else { error });

@@ -12,6 +12,8 @@
 #include <sys/eventfd.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/resource.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -44,6 +46,48 @@ static void holes_read_as_zeroes(void) {
     CHECK(lseek(file, 0, SEEK_HOLE) == 4096 && lseek(file, 4096, SEEK_DATA) == 8192);
     CHECK(fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0);
     CHECK(pread(file, page, 1, 0) == 1 && page[0] == 0 && lseek(file, 0, SEEK_END) == 12288);
+    close(file);
+}
+
+static long blocks(int file) {
+    struct stat is;
+    CHECK(!fstat(file, &is));
+    return is.st_blocks * 512 / 4096;
+}
+
+static void blocks_beyond_the_end_are_allocated(void) {
+    enum { PAGE = 4096, KEEP = FALLOC_FL_KEEP_SIZE, PUNCH = FALLOC_FL_PUNCH_HOLE | KEEP };
+    char page[PAGE];
+    int file = memfd_create("blocks", 0);
+    CHECK(file >= 0 && write(file, "text", 4) == 4);
+    CHECK(!fallocate(file, KEEP, PAGE, 4 * PAGE) && blocks(file) == 5);
+    CHECK(lseek(file, 0, SEEK_END) == 4 && pread(file, page, 1, PAGE) == 0);
+    // A hole frees whole pages, and so does a truncation to the same size.
+    CHECK(!fallocate(file, PUNCH, PAGE + 1, 2 * PAGE) && blocks(file) == 4);
+    CHECK(!ftruncate(file, 4) && blocks(file) == 1);
+    // The file shows zeroes when it grows.
+    CHECK(!fallocate(file, KEEP, 0, 3 * PAGE) && blocks(file) == 3);
+    CHECK(!ftruncate(file, 2 * PAGE) && blocks(file) == 3);
+    memset(page, 1, PAGE);
+    CHECK(pread(file, page, PAGE, PAGE) == PAGE && !page[0] && !memcmp(page, page + 1, PAGE - 1));
+    CHECK(pwrite(file, "x", 1, 2 * PAGE) == 1 && blocks(file) == 3);
+    CHECK(!ftruncate(file, 0) && blocks(file) == 0);
+    CHECK(!fallocate(file, 0, PAGE, PAGE) && blocks(file) == 1 && lseek(file, 0, SEEK_END) == 2 * PAGE);
+    CHECK(fallocate(file, FALLOC_FL_ZERO_RANGE | KEEP, 0, PAGE) == -1 && errno == EOPNOTSUPP);
+    close(file);
+    // The mode is checked before the descriptor's access, and the limit of sizes applies to kept sizes too.
+    file = open("/dev/null", O_RDONLY);
+    CHECK(fallocate(file, FALLOC_FL_PUNCH_HOLE, 0, PAGE) == -1 && errno == EOPNOTSUPP);
+    CHECK(fallocate(file, KEEP, 0, PAGE) == -1 && errno == EBADF);
+    close(file);
+    struct rlimit before, limit = {PAGE, RLIM_INFINITY};
+    CHECK(!getrlimit(RLIMIT_FSIZE, &before));
+    limit.rlim_max = before.rlim_max;
+    file = memfd_create("blocks", 0);
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(!setrlimit(RLIMIT_FSIZE, &limit));
+    CHECK(fallocate(file, KEEP, 0, PAGE + 1) == -1 && errno == EFBIG);
+    CHECK(!fallocate(file, KEEP, 0, PAGE) && !setrlimit(RLIMIT_FSIZE, &before));
     close(file);
 }
 
@@ -194,6 +238,7 @@ int main(void) {
     PART(hugetlbfs_can_be_mounted);
     PART(files_can_be_linked_renamed_and_removed);
     PART(holes_read_as_zeroes);
+    PART(blocks_beyond_the_end_are_allocated);
     PART(files_without_names_have_small_numbers);
     PART(nodes_have_extended_attributes);
     PART(searches_skip_holes);

@@ -16,7 +16,7 @@
 
 use crate::{
     PAGE_SIZE, Pfn,
-    file::{CachedPage, FillError, LOST, Mapping, NewPage, cache::radix::Locked, zero},
+    file::{CachedPage, FillError, LOST, MAX_BYTES, Mapping, NewPage, cache::radix::Locked, zero},
     platform::Platform,
     wait::Rounds,
 };
@@ -64,6 +64,54 @@ impl<P: Platform> Mapping<P> {
                 }
             }
         }
+    }
+
+    /// Brings a page into the cache, unless the page is already there. The page may lie beyond the end of the
+    /// file: it is then part of the memory in use, but not visible until the file grows, and reads as zeroes
+    /// then. A truncation, even to the same size, and a hole remove such pages.
+    ///
+    /// # Errors
+    ///
+    /// Fails like [`fill`](Self::fill). Fails with `Unsupported` for a page beyond the end of a file that is not
+    /// shared memory of 4 KiB pages, and with `BeyondEnd` beyond the largest size of a file.
+    ///
+    /// # Locks
+    ///
+    /// The content lock for writing; then the locks of `fill`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::memfd(&engine, PAGE_SIZE).unwrap();
+    /// file.reserve(PageIndex::new(4)).unwrap();
+    /// assert_eq!((file.size(), file.present_pages()), (PAGE_SIZE, 1));
+    /// file.truncate(PAGE_SIZE).unwrap();
+    /// assert_eq!(file.present_pages(), 0);
+    /// ```
+    pub fn reserve(&self, index: PageIndex) -> Result<(), FillError> {
+        let _content = self.content.write();
+        if index < self.end() {
+            return self.fill(index);
+        }
+        if !self.is_shmem() || self.huge.is_some() || self.is_secret() {
+            return Err(FillError::Unsupported);
+        }
+        if index.get() > MAX_BYTES / PAGE_SIZE {
+            return Err(FillError::BeyondEnd);
+        }
+        self.fill_new(index)?;
+        // Relaxed: guarded by `content`.
+        self.reserved_end.fetch_max(index.get() + 1, Relaxed);
+        Ok(())
+    }
+
+    /// Returns the index after the last page that may be in the cache: the end of the file, or the end of the
+    /// pages that [`reserve`](Self::reserve) added. The caller holds `content` for writing.
+    pub(super) fn end_of_pages(&self) -> PageIndex {
+        // Relaxed: as in `reserve`.
+        self.end().max(PageIndex::new(self.reserved_end.load(Relaxed)))
     }
 
     /// Like [`fill`](Self::fill), for a 4 KiB page of which the first `bytes` bytes belong to the file.

@@ -103,6 +103,9 @@ pub struct Mapping<P: Platform> {
     /// True if a dirty page was lost and no caller of `write_back` has been notified. Set under `invalidate`
     /// held for writing.
     pub(crate) lost: AtomicBool,
+    /// Index after the last page beyond the end of the file that [`reserve`](Self::reserve) added, or any smaller
+    /// number if there is none. Changed under `content` held for writing.
+    pub(super) reserved_end: AtomicU64,
     /// True if mappings of the file are aligned to huge pages. Read and written atomically, without a lock.
     pub(super) aligns: AtomicBool,
     /// Value of [`set_mount_huge`](Self::set_mount_huge), or `NO_MOUNT`. Read and written atomically, without
@@ -267,6 +270,7 @@ impl<P: Platform> Mapping<P> {
             huge,
             sealing: Sealing::new(sealable),
             lost: AtomicBool::new(false),
+            reserved_end: AtomicU64::new(0),
             aligns: AtomicBool::new(false),
             mount_huge: AtomicU8::new(NO_MOUNT),
             revoked: AtomicU64::new(0),

@@ -39,6 +39,45 @@ fn page_count_follows_stores_and_holes() {
     });
 }
 
+#[test]
+fn reserved_pages_count_and_stay_hidden_until_the_file_grows() {
+    everywhere(|world, process, cpu| {
+        let mapping = Mapping::new(world.engine(), Zeroes, PAGE + 5, true).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/dev/shm/it").unwrap();
+        let present = |pages: u64| {
+            assert_eq!(mapping.present_pages(), pages);
+            mapping.check();
+        };
+        let reserve = |pages: core::ops::Range<u64>| {
+            pages.for_each(|page| mapping.reserve(PageIndex::new(page)).unwrap());
+        };
+        process.mmap(BASE, 16 * PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        reserve(1..6);
+        present(5);
+        assert!(process.store(cpu, BASE + 2 * PAGE, 1u64).is_err(), "beyond the end");
+        // A truncation to the same size removes them, and so does a hole.
+        mapping.truncate(PAGE + 5).unwrap();
+        present(1);
+        reserve(3..8);
+        mapping.punch(3 * PAGE + 7..5 * PAGE + 9).unwrap();
+        present(5);
+        assert_eq!(mapping.size(), PAGE + 5);
+        // They are part of the file once it grows.
+        mapping.truncate(6 * PAGE).unwrap();
+        present(5);
+        process.store(cpu, BASE + 5 * PAGE, 7u64).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE + 3 * PAGE).unwrap(), 0);
+        present(5);
+        assert_eq!(mapping.write_at(7 * PAGE, &[1]), Ok(1));
+        present(5);
+        mapping.truncate(PAGE).unwrap();
+        present(0);
+        reserve(9..12);
+        process.munmap(BASE, 16 * PAGE).unwrap();
+        present(3);
+    });
+}
+
 /// Walks a range by runs. Returns the pages that are in the cache, and the number of calls.
 fn cached_pages(mapping: &Mapping<Machine>, range: PageRange) -> (Vec<u64>, usize) {
     let (mut pages, mut at, mut calls) = (Vec::new(), range.start, 0);

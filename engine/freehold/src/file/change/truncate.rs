@@ -39,12 +39,13 @@ use crate::{
     platform::Platform,
 };
 use core::ops::Range;
-use freehold_sync::RwSemWriteGuard;
+use freehold_sync::{RwSemWriteGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Sets the size of the file. If the file shrinks, the pages beyond the new size are removed from the
-    /// cache and from page tables, including private copies. An access beyond the new size then raises
+    /// cache and from page tables, including private copies. Pages beyond the old size
+    /// ([`reserve`](Self::reserve)) are removed too, unless the file grows. An access beyond the new size then raises
     /// SIGBUS. If the file grows, the added bytes read as zeroes.
     ///
     /// # Errors
@@ -89,14 +90,18 @@ impl<P: Platform> Mapping<P> {
         if self.is_zeroes() || (self.is_secret() && old != 0) {
             return Err(FillError::Invalid);
         }
-        if size >= old {
+        let end = self.end_of_pages();
+        if size > old {
             let charge = self.charge_growth(old, size)?;
             self.zero_behind(old, size)?;
             self.publish_size(size);
             charge.keep();
             return Ok(());
         }
-        let gone = PageRange::from(size.div_ceil(unit)..old.div_ceil(unit));
+        let gone = PageRange::new(PageIndex::new(size.div_ceil(unit)), end);
+        if size == old && gone.is_empty() {
+            return Ok(());
+        }
         let cut_within = (!size.is_multiple_of(PAGE_SIZE)).then(|| PageIndex::of_byte(size));
         let (last, pages_go) = loop {
             // The bytes that are cut off the last page must read as zeroes if the file grows again.
@@ -117,18 +122,22 @@ impl<P: Platform> Mapping<P> {
         self.prepare_cut()?;
         self.publish_size(size);
         self.uncharge_cut(old, size);
-        self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
+        if size < old {
+            self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
+        }
         self.cut(&pages_go, gone, Copies::Go, |pages| self.unmap(pages, Copies::Go));
         if let Some(last) = last {
             let platform = self.files().platform();
             zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
             platform.frame(*last).set_dirty();
         }
+        // Relaxed: guarded by `content`.
+        self.reserved_end.store(0, Relaxed);
         Ok(())
     }
 
     /// Replaces the bytes of `range` with zeroes. Whole pages leave the cache and all page tables, except
-    /// private copies. Parts of pages are overwritten. The size does not change.
+    /// private copies, also beyond the end of the file ([`reserve`](Self::reserve)). Parts of pages are overwritten. The size does not change.
     ///
     /// # Errors
     ///
@@ -160,17 +169,23 @@ impl<P: Platform> Mapping<P> {
         let _content = self.content.write();
         self.may_change()?;
         let unit = self.page_bytes();
-        let (start, end) = (range.start, range.end.min(self.size().next_multiple_of(PAGE_SIZE)));
+        let all = self.end_of_pages().get().saturating_mul(unit);
+        let (start, end) = (range.start, range.end.min(all.next_multiple_of(PAGE_SIZE)));
         if start >= end {
             return Ok(());
         }
         let inner = start.next_multiple_of(unit)..end - end % unit;
+        // A page beyond the end of the file is zero already.
+        let size = self.size();
         if inner.start > inner.end {
+            if start >= size {
+                return Ok(());
+            }
             self.split_at_bytes(&(start..end));
             return self.zero_part(start..end);
         }
         let edges = [start..inner.start, inner.end..end];
-        let mut edges = edges.into_iter().filter(|edge| !edge.is_empty());
+        let mut edges = edges.into_iter().filter(|edge| !edge.is_empty() && edge.start < size);
         // All steps that can fail come before the first change.
         if self.huge.is_none() {
             edges.clone().try_for_each(|edge| self.page_to_zero(PageIndex::of_byte(edge.start)).map(drop))?;
