@@ -148,7 +148,7 @@ fn own_number() -> u64 {
 /// Returns the number of the file behind a descriptor. The first time, also writes a line that introduces the
 /// file.
 fn file_of(descriptor: u64) -> Option<u32> {
-    let open = current().process().files.get(descriptor & 0xffff_ffff).ok()?;
+    let open = current().files.get(descriptor & 0xffff_ffff).ok()?;
     Some(number_of(&open.mapped().ok()?))
 }
 

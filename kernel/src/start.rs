@@ -18,7 +18,7 @@ use crate::arch::{apic, clock, cpu, descriptors, features, halt, jitter, random,
 use crate::boot::smp;
 use crate::files::console::{self, Console};
 use crate::files::tree::{self, Node};
-use crate::files::{devices, open::Open};
+use crate::files::{devices, open::Open, table::FileTable};
 use crate::memory::{self, frames, stacks, tlb};
 use crate::process::exec::{self, Strings};
 use crate::process::{self, Process, fault, ids::Ids, limits::Limits, renew, standstill, thread, userfault};
@@ -167,8 +167,9 @@ fn run_first(mut strings: Strings) {
     let process = Process::new(process::new_tid(), None, Default::default());
     let process = process.expect("memory for a process");
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
+    let files = FileTable::new(Default::default(), &process.descriptor_limit);
     for _ in 0..3 {
-        process.files.add(console.clone(), 0, false).expect("room for a descriptor");
+        files.add(console.clone(), 0, false).expect("room for a descriptor");
     }
     let comm = exec::short_name(&path);
     *process.name.lock() = path;
@@ -176,8 +177,9 @@ fn run_first(mut strings: Strings) {
     *process.exe.lock() = Some(Arc::new(node));
     *process.space.lock() = Some(space.clone());
     renew::renew(&process);
-    let first = space.clone();
-    let thread = Thread::of_program(process.pid, &process, space, &frame, &Vectors([[0; 16]; 16]));
+    let (first, descriptors) = (space.clone(), files.fork(true).expect("shared descriptors"));
+    let thread =
+        Thread::of_program(process.pid, &process, descriptors, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));
     *thread.comm.lock() = comm;
     process.add(thread.clone());

@@ -8,6 +8,7 @@
 use crate::arch::{frame::Frame, random};
 use crate::calls::answer::{Answer, Calls};
 use crate::process::{self, Process};
+use crate::sched::Thread;
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::counted::Counted;
@@ -43,7 +44,10 @@ fn secret() -> u64 {
 /// Answers 0 if both objects are the same, 1 if the first is before the second, 2 otherwise.
 fn kcmp(frame: &mut Frame) -> Answer {
     let [first, second, kind, index, other_index, _] = frame.args();
-    let process = |pid: u64| process::of_thread(pid as u32).ok_or(Errno::ESRCH);
+    let process = |pid: u64| {
+        let process = process::of_thread(pid as u32).ok_or(Errno::ESRCH)?;
+        Ok((process.thread(pid as u32), process))
+    };
     let (a, b) = (process(first)?, process(second)?);
     let kind = kind as u32;
     let [a, b] = [address(&a, kind, index)?, address(&b, kind, other_index)?];
@@ -52,17 +56,21 @@ fn kcmp(frame: &mut Frame) -> Answer {
     Ok(if x == y { 0 } else { 1 + u64::from(x > y) })
 }
 
-/// Returns the address of an object of a process.
+/// Returns the address of an object of a thread, which may have ended, or of its process.
 ///
 /// # Errors
 ///
 /// EBADF if a descriptor is not in use; ESRCH if the process has ended; EOPNOTSUPP for files that an epoll
 /// watches; EINVAL if there is no such kind.
-fn address(process: &Process, kind: u32, index: u64) -> Result<u64, Errno> {
+fn address(
+    (thread, process): &(Option<Arc<Thread>>, Arc<Process>),
+    kind: u32,
+    index: u64,
+) -> Result<u64, Errno> {
     Ok(match kind {
-        FILE => Arc::as_ptr(&process.files.get(index)?).addr() as u64,
+        FILE => Arc::as_ptr(&thread.as_ref().ok_or(Errno::EBADF)?.files.get(index)?).addr() as u64,
         SPACE => Counted::as_ptr(process.space.lock().as_ref().ok_or(Errno::ESRCH)?).addr() as u64,
-        FILES => process.files.address(),
+        FILES => thread.as_ref().map_or(0, |thread| thread.files.address()),
         PLACE => Arc::as_ptr(&process.place()).addr() as u64,
         ACTIONS => Arc::as_ptr(&process.actions()).addr() as u64,
         // No process has such an object.

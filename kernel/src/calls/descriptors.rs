@@ -55,7 +55,7 @@ pub const MAX_TRANSFER: u64 = 0x7fff_f000;
 
 /// Returns the open file of a descriptor. Fails with EBADF if there is none.
 pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
-    current().process().files.get(descriptor)
+    current().files.get(descriptor)
 }
 
 fn read(frame: &mut Frame) -> Answer {
@@ -149,19 +149,19 @@ fn pwritev(frame: &mut Frame) -> Answer {
 
 fn close(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
-    current().process().files.close(descriptor).map(|()| 0)
+    current().files.close(descriptor).map(|()| 0)
 }
 
 fn dup(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
-    current().process().files.add(file(descriptor)?, 0, false)
+    current().files.add(file(descriptor)?, 0, false)
 }
 
 fn dup2(frame: &mut Frame) -> Answer {
     let [from, to, ..] = frame.args();
     let open = file(from)?;
     if from as u32 != to as u32 {
-        current().process().files.put(open, to, false)?;
+        current().files.put(open, to, false)?;
     }
     Ok((to as u32).into())
 }
@@ -171,31 +171,26 @@ fn dup3(frame: &mut Frame) -> Answer {
     if from as u32 == to as u32 || flags & !u64::from(O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
-    current().process().files.put(file(from)?, to, flags != 0)?;
+    current().files.put(file(from)?, to, flags != 0)?;
     Ok((to as u32).into())
 }
 
 const CLOSE_RANGE_UNSHARE: u32 = 2;
 const CLOSE_RANGE_CLOEXEC: u32 = 4;
 
-/// Performs close_range. All threads of a process share one table, so a thread cannot get a table of its own:
-/// CLOSE_RANGE_UNSHARE fails with EINVAL in a process that has several threads.
 fn close_range(frame: &mut Frame) -> Answer {
     let [first, last, flags, ..] = frame.args();
     let (first, last, flags) = (first as u32 as usize, last as u32 as usize, flags as u32);
     if first > last || flags & !(CLOSE_RANGE_CLOEXEC | CLOSE_RANGE_UNSHARE) != 0 {
         return Err(Errno::EINVAL);
     }
-    let process = current().process();
+    let files = &current().files;
     if flags & CLOSE_RANGE_UNSHARE != 0 {
-        if process.threads.lock().len() > 1 {
-            return Err(Errno::EINVAL);
-        }
-        process.files.unshare()?;
+        files.unshare()?;
     }
     match flags & CLOSE_RANGE_CLOEXEC {
-        0 => process.files.close_range(first, last)?,
-        _ => process.files.mark_range(first, last)?,
+        0 => files.close_range(first, last)?,
+        _ => files.mark_range(first, last)?,
     }
     Ok(0)
 }
@@ -203,9 +198,9 @@ fn close_range(frame: &mut Frame) -> Answer {
 fn fcntl(frame: &mut Frame) -> Answer {
     let [descriptor, what, argument, ..] = frame.args();
     let open = file(descriptor)?;
-    let files = &current().process().files;
+    let files = &current().files;
     match what as u32 {
-        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= current().process().files.limit() => {
+        F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= current().files.limit() => {
             Err(Errno::EINVAL)
         }
         F_DUPFD => files.add(open, argument as u32 as usize, false),
@@ -288,7 +283,7 @@ fn socketpair(frame: &mut Frame) -> Answer {
     if flags & 0xf != SOCK_STREAM {
         return Err(errno::EPROTONOSUPPORT);
     }
-    let files = &current().process().files;
+    let files = &current().files;
     let (a, b) = socket::pair();
     let open = |socket| Open::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK, b"socket:");
     let a = files.add(open(a), 0, flags & O_CLOEXEC != 0)?;
@@ -351,7 +346,7 @@ fn ioctl(frame: &mut Frame) -> Answer {
     match request {
         FIOCLEX | FIONCLEX => {
             let marked = Some(request == FIOCLEX);
-            current().process().files.close_on_exec(descriptor, marked).map(|_| 0)
+            current().files.close_on_exec(descriptor, marked).map(|_| 0)
         }
         FIONBIO => {
             let nonblock = if UserPtr::<u32>::new(argument).read()? != 0 { O_NONBLOCK } else { 0 };
@@ -375,7 +370,7 @@ fn pipe2(frame: &mut Frame) -> Answer {
 
 /// Makes a pipe and stores the descriptors of its ends at `out`.
 fn make_pipe(out: u64, flags: u32) -> Answer {
-    let files = &current().process().files;
+    let files = &current().files;
     let (reader, writer) = pipe::new();
     let (close, keep) = (flags & O_CLOEXEC != 0, flags & O_NONBLOCK);
     let reader = files.add(Open::new(Arc::new(reader), O_RDONLY | keep, b"pipe:"), 0, close)?;

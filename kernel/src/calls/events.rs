@@ -36,7 +36,7 @@ pub const CALLS: Calls = &[
 /// Adds an open file to the caller's descriptors.
 fn add(file: Arc<dyn File>, flags: u32, name: &[u8]) -> Answer {
     let open = Open::new(file, O_RDWR | flags & O_NONBLOCK, name);
-    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+    current().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
 fn eventfd(frame: &mut Frame) -> Answer {

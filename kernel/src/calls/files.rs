@@ -50,11 +50,10 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
 /// Returns the directory in which a relative path begins: the directory of `descriptor` or, for [`HERE`], the
 /// working directory.
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
-    let process = current().process();
     if descriptor & 0xffff_ffff == HERE {
-        return Ok(process.place().directory.lock().clone());
+        return Ok(current().process().place().directory.lock().clone());
     }
-    node_of(&*process.files.get(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
+    node_of(&*current().files.get(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
 }
 
 /// Returns the node that the path at `at` names.
@@ -121,7 +120,7 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     };
     let file = open_node(&node, flags)?;
     let open = Open::new(file, flags & KEPT, &tree::path_of(&node));
-    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+    current().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
 /// Opens a node with these flags. Returns the file.
@@ -204,7 +203,7 @@ fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
 
 /// Returns the node of a descriptor, which may be a link that was opened with O_PATH.
 fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
-    node_of(&*current().process().files.get(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
+    node_of(&*current().files.get(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
 }
 
 fn getcwd(frame: &mut Frame) -> Answer {
@@ -221,7 +220,7 @@ fn getcwd(frame: &mut Frame) -> Answer {
 
 fn fchdir(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
-    let node = node_of(&*current().process().files.get(descriptor)?.file).cloned().ok_or(errno::ENOTDIR)?;
+    let node = node_of(&*current().files.get(descriptor)?.file).cloned().ok_or(errno::ENOTDIR)?;
     enter(node)
 }
 
@@ -245,7 +244,7 @@ const MAX_RECORDS: u64 = 1 << 16;
 
 fn getdents64(frame: &mut Frame) -> Answer {
     let [descriptor, out, room, ..] = frame.args();
-    let open = current().process().files.get(descriptor)?;
+    let open = current().files.get(descriptor)?;
     let _moving = open.hold_position()?;
     // A longer buffer is not filled, so that the kernel needs little memory.
     let room = room.min(MAX_RECORDS) as usize;

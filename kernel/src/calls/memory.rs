@@ -71,7 +71,7 @@ fn mmap(frame: &mut Frame) -> Answer {
     let file = match flags.contains(MapFlags::ANONYMOUS) {
         true => None,
         false => {
-            let open = thread.process().files.get(descriptor)?;
+            let open = thread.files.get(descriptor)?;
             Some(open.mapped().map_err(|error| refusal(&open, error, len, prot, flags))?)
         }
     };

@@ -181,7 +181,7 @@ fn set_vector(at: u64, bytes: u64) -> Answer {
 /// Sets the executable, to which /proc/PID/exe leads.
 fn set_executable(descriptor: u64) -> Answer {
     let process = current().process();
-    let open = process.files.get(descriptor)?;
+    let open = current().files.get(descriptor)?;
     let node = node_of(&*open.file).filter(|node| node.mapping().is_some()).ok_or(Errno::EACCES)?;
     let before = process.exe.lock().replace(Arc::new(Running::begin(node.clone())?));
     drop(before);

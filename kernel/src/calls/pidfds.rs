@@ -67,7 +67,7 @@ fn pidfd_open(frame: &mut Frame) -> Answer {
         });
     };
     let flags = flags & O_NONBLOCK;
-    current().process().files.add(pidfd::open(&process, flags), 0, true)
+    current().files.add(pidfd::open(&process, flags), 0, true)
 }
 
 /// Opens a thread instead of a process.
@@ -122,8 +122,8 @@ fn pidfd_getfd(frame: &mut Frame) -> Answer {
     if process.status.lock().is_some() {
         return Err(Errno::ESRCH);
     }
-    let open = process.files.get(target)?;
-    current().process().files.add(open, 0, true)
+    let open = process.thread(process.pid).ok_or(Errno::EBADF)?.files.get(target)?;
+    current().files.add(open, 0, true)
 }
 
 /// Performs process_mrelease: waits until a killed process has ended. The process frees its memory itself.

@@ -137,7 +137,7 @@ fn ppoll(frame: &mut Frame) -> Answer {
 
 fn poll_until(at: u64, count: u64, deadline: u64) -> Answer {
     let count = u64::from(count as u32);
-    if count > current().process().files.limit() as u64 {
+    if count > current().files.limit() as u64 {
         return Err(Errno::EINVAL);
     }
     Ok(wait_for(deadline, || look_poll(at, count))?.unwrap_or(0))
@@ -210,7 +210,7 @@ fn select_until(count: u64, at: [u64; 3], deadline: u64) -> Answer {
     if count as i32 <= -1 {
         return Err(Errno::EINVAL);
     }
-    let count = (count as u32 as usize).min(current().process().files.room());
+    let count = (count as u32 as usize).min(current().files.room());
     let set = || charge::filled(0, count.div_ceil(64) * 8);
     let empty = || -> Result<Sets, Errno> { Ok([set()?, set()?, set()?]) };
     let mut asked = empty()?;
@@ -268,7 +268,7 @@ fn epoll_create1(frame: &mut Frame) -> Answer {
 
 fn new_epoll(close_on_exec: bool) -> Answer {
     let open = Open::new(Arc::new(Epoll::new()), O_RDWR, b"anon_inode:[eventpoll]");
-    current().process().files.add(open, 0, close_on_exec)
+    current().files.add(open, 0, close_on_exec)
 }
 
 /// Calls `f` with the epoll of a descriptor.

@@ -37,6 +37,7 @@ pub const CALLS: Calls = &[
     (__NR_vfork, vfork),
     (__NR_clone, clone_call),
     (__NR_clone3, clone3),
+    (__NR_unshare, unshare),
     (__NR_execve, execve),
     (__NR_execveat, execveat),
     (__NR_exit, exit_call),
@@ -101,6 +102,32 @@ fn clone3(frame: &mut Frame) -> Answer {
     let stack = stack + stack_bytes;
     let exit_signal = exit_signal as u32;
     clone::clone(frame, &Request { flags, pidfd, parent_tid, child_tid, stack, tls, exit_signal })
+}
+
+/// Performs unshare. Gives the calling thread descriptors of its own, and its process a working directory and a
+/// mask of its own. As the threads of a process always share the latter, CLONE_FS fails with EINVAL in a process
+/// that has several threads. There are no namespaces to leave.
+fn unshare(frame: &mut Frame) -> Answer {
+    let [flags, ..] = frame.args();
+    let has = |flag: u32| flags & u64::from(flag) != 0;
+    let alone = CLONE_THREAD | CLONE_SIGHAND | CLONE_VM;
+    if flags & !u64::from(alone | CLONE_FILES | CLONE_FS | CLONE_SYSVSEM) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let (thread, process) = (current(), current().process());
+    // The list of threads includes the caller, and the caller has a reference to the actions here.
+    let has_threads = process.threads.lock().len() > 1;
+    let shares_actions = Arc::strong_count(&process.actions()) > 2;
+    if has(alone | CLONE_FS) && has_threads || has(CLONE_SIGHAND | CLONE_VM) && shares_actions {
+        return Err(Errno::EINVAL);
+    }
+    if has(CLONE_FILES) {
+        thread.files.unshare()?;
+    }
+    if has(CLONE_FS) {
+        process.unshare_place();
+    }
+    Ok(0)
 }
 
 /// Maximum number of namespaces in which a thread has a number.
@@ -168,7 +195,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     // As on Linux, a failure beyond this point kills the calling program.
     let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
-    let unshared = process.files.unshare();
+    let unshared = current().files.unshare();
     unshared.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     let node = program.into_file();
     let name = tree::path_of(&node);
@@ -199,7 +226,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     drop(before);
     drop(thread.set_space(Some(space)));
     wait::wake(process.vfork_key(), usize::MAX);
-    process.files.close_marked();
+    thread.files.close_marked();
     process.is_dumpable.store(1, Relaxed);
     process.barriers.store(0, Relaxed);
     // exec clears this flag; only 32-bit programs keep it.

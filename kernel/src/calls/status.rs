@@ -25,7 +25,7 @@ use linux_raw_sys::general::*;
 pub const CALLS: Calls = &[
     (__NR_stat, |frame| put_stat(find(HERE, frame.rdi, true)?.stat(), frame.rsi)),
     (__NR_lstat, |frame| put_stat(find(HERE, frame.rdi, false)?.stat(), frame.rsi)),
-    (__NR_fstat, |frame| put_stat(current().process().files.get(frame.rdi)?.file.stat(), frame.rsi)),
+    (__NR_fstat, |frame| put_stat(current().files.get(frame.rdi)?.file.stat(), frame.rsi)),
     (__NR_newfstatat, |frame| put_stat(stat_of(frame.rdi, frame.rsi, frame.r10 as u32)?, frame.rdx)),
     (__NR_statx, statx),
     (__NR_access, |frame| may_access(find(HERE, frame.rdi, true)?, frame.rsi)),
@@ -72,7 +72,7 @@ fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
     if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
         return match descriptor & 0xffff_ffff {
             HERE => Ok(directory(descriptor)?.stat()),
-            descriptor => Ok(current().process().files.get(descriptor)?.file.stat()),
+            descriptor => Ok(current().files.get(descriptor)?.file.stat()),
         };
     }
     Ok(find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?.stat())
@@ -143,13 +143,13 @@ fn kind_of(node: &Node) -> u64 {
 
 fn fstatfs(frame: &mut Frame) -> Answer {
     let [descriptor, out, ..] = frame.args();
-    let open = current().process().files.get(descriptor)?;
+    let open = current().files.get(descriptor)?;
     put_statfs(node_of(&*open.file).map_or(TMPFS, |node| kind_of(node)), out)
 }
 
 /// Returns the node of a descriptor, if its file has one.
 fn node(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
-    Ok(node_of(&*current().process().files.get(descriptor)?.file).cloned())
+    Ok(node_of(&*current().files.get(descriptor)?.file).cloned())
 }
 
 fn fchmod(frame: &mut Frame) -> Answer {

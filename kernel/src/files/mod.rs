@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | here | [`File`]: the interface of everything that a descriptor can refer to |
 //! | [`open`] | an open file: position and flags, which descriptors share |
-//! | [`table`] | the descriptors of a process |
+//! | [`table`] | the descriptors of a thread |
 //! | [`buffer`] | the memory of a program that a call reads or writes |
 //! | [`tree`] | the root file system: names, directories, files whose contents Freehold holds |
 //! | [`node`] | an open node of the tree |

@@ -1,4 +1,5 @@
-//! The table of descriptors of a process: open files by number, the flag FD_CLOEXEC, and the limit.
+//! The table of descriptors of a thread: open files by number, the flag FD_CLOEXEC, and the limit. The threads of
+//! a process usually share one table, and processes made with CLONE_FILES share it too.
 //! `files/open.rs` has the open files, and `calls/descriptors.rs` has most of the calls.
 //!
 //! The table consists of blocks of 64 descriptors, and a block in which no descriptor is in use has no
@@ -60,7 +61,7 @@ impl Block {
 
 /// The descriptors by number.
 #[derive(Default)]
-struct Blocks {
+pub struct Blocks {
     blocks: Vec<Block>,
     /// Number of blocks at the start in which no number is free.
     full: usize,
@@ -183,38 +184,44 @@ fn copy_of(slots: &Slots) -> Result<Blocks, Errno> {
     }
 }
 
-/// The descriptors of a process. Processes made with CLONE_FILES share the descriptors, but not the limit.
+/// Descriptors that threads share.
+pub type Descriptors = Arc<SpinLock<Blocks>>;
+
+/// A limit on descriptors (RLIMIT_NOFILE), which the threads of a process share.
+pub type Limit = Arc<AtomicUsize>;
+
+/// The descriptors of a thread. Threads with the same descriptors may have different limits, if they belong to
+/// different processes.
 pub struct FileTable {
     /// The descriptors, by number. The spin lock guards only the pointer, which [`unshare`](Self::unshare)
     /// replaces.
     slots: SpinLock<Arc<Slots>>,
-    /// The process's limit on descriptors (RLIMIT_NOFILE).
-    limit: AtomicUsize,
+    /// The process's limit on descriptors.
+    limit: Limit,
 }
 
 impl FileTable {
-    /// Returns an empty table without a limit. The caller sets the limit of the process.
-    pub fn new() -> Self {
-        FileTable { slots: SpinLock::new(Arc::default()), limit: AtomicUsize::new(usize::MAX) }
+    /// Returns the table of a thread of a process with this limit.
+    pub fn new(descriptors: Descriptors, limit: &Limit) -> Self {
+        FileTable { slots: SpinLock::new(descriptors), limit: limit.clone() }
     }
 
-    /// Returns the table of a new process, which has the same files under the same numbers. With `share`
-    /// (CLONE_FILES), both processes use the same descriptors.
+    /// Returns the descriptors of a new thread, which has the same files under the same numbers. With `share`
+    /// (CLONE_FILES), both threads use the same descriptors.
     ///
     /// # Errors
     ///
     /// ENOMEM; EINTR if the calling thread has to end.
-    pub fn fork(&self, share: bool) -> Result<Self, Errno> {
+    pub fn fork(&self, share: bool) -> Result<Descriptors, Errno> {
         let slots = self.slots();
-        let slots = if share { slots } else { Arc::new(SpinLock::new(copy_of(&slots)?)) };
-        Ok(FileTable { slots: SpinLock::new(slots), limit: AtomicUsize::new(self.limit()) })
+        if share { Ok(slots) } else { Ok(Arc::new(SpinLock::new(copy_of(&slots)?))) }
     }
 
-    /// Gives the process a table of its own, so that changes of its descriptors affect no other process.
+    /// Gives the thread a table of its own, so that changes of its descriptors affect no other thread.
     ///
     /// # Errors
     ///
-    /// ENOMEM; EINTR if the calling thread has to end. The process then still shares its table.
+    /// ENOMEM; EINTR if the calling thread has to end. The thread then still shares its table.
     pub fn unshare(&self) -> Result<(), Errno> {
         if Arc::strong_count(&self.slots.lock()) == 1 {
             return Ok(());
@@ -235,17 +242,12 @@ impl FileTable {
         (self.slots().lock().blocks.len() * BLOCK).next_power_of_two().max(64)
     }
 
-    /// Applies a change of RLIMIT_NOFILE. `Limits::set` bounds this limit.
-    pub fn set_limit(&self, limit: u64) {
-        self.limit.store(limit as usize, Relaxed);
-    }
-
-    /// Returns the descriptors, which another process may share.
+    /// Returns the descriptors, which other threads may share.
     fn slots(&self) -> Arc<Slots> {
         self.slots.lock().clone()
     }
 
-    /// Returns the address of the descriptors, which processes with the same descriptors share.
+    /// Returns the address of the descriptors, which threads with the same descriptors share.
     pub fn address(&self) -> u64 {
         Arc::as_ptr(&self.slots()).addr() as u64
     }
@@ -370,11 +372,11 @@ impl FileTable {
 
     /// Closes the descriptors that are marked to be closed at exec.
     pub fn close_marked(&self) {
-        // A thread that has to end does not run the new program, and the process closes the rest at its end.
+        // A thread that has to end does not run the new program, and the thread closes the rest at its end.
         let _ = close_in(&self.slots(), 0, usize::MAX, true);
     }
 
-    /// Closes all descriptors, at the end of the process.
+    /// Leaves the descriptors at the end of the thread. Closes them all if no other thread has them.
     pub fn close_all(&self) {
         let before = core::mem::take(&mut *self.slots.lock());
         drop(before);

@@ -1,4 +1,4 @@
-//! The open files of a process: the folders /proc/PID/fd and /proc/PID/fdinfo. A lookup reads the table of
+//! The open files of a thread: the folders /proc/PID/fd and /proc/PID/fdinfo. A lookup reads the table of
 //! descriptors (`files/table.rs`). The link that a lookup returns keeps a reference to the open file, so the
 //! file stays open while the link exists. Names have Linux's forms, for example `pipe:[NUMBER]` and
 //! ` (deleted)`. The program `names.c` of the tests checks the links of deleted files.
@@ -17,6 +17,8 @@ use freehold::error::Errno;
 /// The folder fd or, with `infos`, the folder fdinfo.
 pub struct Folder {
     pub process: Arc<Process>,
+    /// The number of the thread that has the descriptors.
+    pub tid: u32,
     pub infos: bool,
 }
 
@@ -64,7 +66,8 @@ const DELETED: &[u8] = b" (deleted)";
 impl Listing for Folder {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         let descriptor = number(name).ok().and_then(|n| u64::try_from(n).ok()).ok_or(Errno::ENOENT)?;
-        let open = self.process.files.get(descriptor).map_err(|_| Errno::ENOENT)?;
+        let thread = self.process.thread(self.tid).ok_or(Errno::ENOENT)?;
+        let open = thread.files.get(descriptor).map_err(|_| Errno::ENOENT)?;
         if !self.infos {
             return Ok(Node::jump(Box::new(Opened(open))));
         }
@@ -81,6 +84,7 @@ impl Listing for Folder {
         // The position of a descriptor is its number, so that a program which closes descriptors while it
         // reads the folder misses none.
         let listed = |n| Listed { next: n as u64 + 1, name: format!("{n}").into_bytes(), kind };
-        self.process.files.numbers(from as usize, AT_ONCE).into_iter().map(listed).collect()
+        let Some(thread) = self.process.thread(self.tid) else { return Vec::new() };
+        thread.files.numbers(from as usize, AT_ONCE).into_iter().map(listed).collect()
     }
 }

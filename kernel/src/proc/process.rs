@@ -20,7 +20,7 @@ use crate::process::{
     ids::{Capabilities, Numbers},
     limits::UNLIMITED,
 };
-use crate::sched::{Thread, checkpoint, current, work};
+use crate::sched::{checkpoint, current, work};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -103,8 +103,8 @@ impl Listing for Of {
             b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),
             b"cwd" => Ok(Node::jump(Box::new(Link { process, what: "cwd" }))),
             b"root" => Ok(Node::jump(Box::new(Link { process, what: "root" }))),
-            b"fd" => Ok(Node::listing(Box::new(Folder { process, infos: false }))),
-            b"fdinfo" => Ok(Node::listing(Box::new(Folder { process, infos: true }))),
+            b"fd" => Ok(Node::listing(Box::new(Folder { process, tid, infos: false }))),
+            b"fdinfo" => Ok(Node::listing(Box::new(Folder { process, tid, infos: true }))),
             b"task" if self.thread.is_none() => Ok(Node::listing(Box::new(Threads(process)))),
             _ => Err(Errno::ENOENT),
         }
@@ -153,7 +153,7 @@ struct Threads(Arc<Process>);
 impl Listing for Threads {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         let tid = number(name).map_err(|_| Errno::ENOENT)? as u32;
-        find_thread(&self.0, tid).ok_or(Errno::ENOENT)?;
+        self.0.thread(tid).ok_or(Errno::ENOENT)?;
         Ok(Node::listing(Box::new(Of { process: self.0.clone(), thread: Some(tid) })))
     }
 
@@ -162,11 +162,6 @@ impl Listing for Threads {
         let names = threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER));
         listed(names.collect(), from)
     }
-}
-
-/// Returns the thread of a process with this number.
-fn find_thread(process: &Process, tid: u32) -> Option<Arc<Thread>> {
-    process.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
 }
 
 /// A link in the folder of a process.
@@ -193,12 +188,12 @@ impl Jump for Link {
 fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
     let named = process.clone();
     setting(
-        move || match find_thread(&process, tid) {
+        move || match process.thread(tid) {
             Some(thread) => Ok([up_to_zero(&*thread.comm.lock()), b"\n"].concat()),
             None => Ok([&*short_name(&process), b"\n"].concat()),
         },
         move |text| {
-            let thread = find_thread(&named, tid).ok_or(Errno::ESRCH)?;
+            let thread = named.thread(tid).ok_or(Errno::ESRCH)?;
             if !is_here(&named) {
                 return Err(Errno::EINVAL);
             }
@@ -282,7 +277,7 @@ fn state(process: &Process, tid: u32) -> (char, &'static str) {
     if process.status.lock().is_some() {
         return ('Z', "zombie");
     }
-    match find_thread(process, tid) {
+    match process.thread(tid) {
         Some(thread) if thread.is_parked() && thread.trace.is_stopped() => ('t', "tracing stop"),
         Some(thread) if thread.is_parked() && process.signals.lock().job.is_stopping() => ('T', "stopped"),
         Some(thread) if !thread.is_parked() => ('R', "running"),
@@ -318,8 +313,8 @@ fn capabilities(process: &Process) -> String {
 
 /// Returns the rows of status with sets of signals, as hexadecimal numbers of 64 bits.
 fn signals(process: &Process, tid: u32) -> String {
-    let (own, blocked) = find_thread(process, tid)
-        .map_or((0, 0), |thread| (thread.pending.lock().signals(), thread.blocked()));
+    let (own, blocked) =
+        process.thread(tid).map_or((0, 0), |thread| (thread.pending.lock().signals(), thread.blocked()));
     let shared = process.signals.lock().pending.signals();
     let actions = *process.actions().lock();
     let set = |is: fn(u64) -> bool| {
@@ -339,14 +334,14 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     let name = short_name(process);
     let (letter, word) = state(process, tid);
     let (pid, parent) = (process.pid, process.parent_pid());
-    let tracer = find_thread(process, tid).map_or(0, |thread| thread.trace.tracer_pid());
+    let tracer = process.thread(tid).map_or(0, |thread| thread.trace.tracer_pid());
     let mut out = format!(
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
          PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t{}\nGroups:\t\n",
         String::from_utf8_lossy(&name),
         process.place().umask.load(Relaxed),
         users(process),
-        process.files.room(),
+        process.thread(tid).map_or(0, |thread| thread.files.room()),
     );
     if let Some(s) = sizes(process) {
         let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;

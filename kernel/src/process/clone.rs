@@ -11,6 +11,7 @@
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
+use crate::files::table::Descriptors;
 use crate::memory::stacks;
 use crate::platform::user::UserPtr;
 use crate::process::{self, Process, Shares, observer::observer, pidfd, signal::Action, trace};
@@ -106,12 +107,13 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
         true => here.space().clone(),
         false => here.space().fork().map_err(|error| error.errno())?,
     };
+    let descriptors = here.files.fork(request.has(CLONE_FILES))?;
     let tid = process::new_tid();
     let process = match request.has(CLONE_THREAD) {
         true => here.process().clone(),
         false => new_process(tid, &space, request)?,
     };
-    let Some(thread) = new_thread(tid, &process, space, frame, request, fs_base) else {
+    let Some(thread) = new_thread(tid, &process, descriptors, space, frame, request, fs_base) else {
         if !request.has(CLONE_THREAD) {
             process::forget(tid);
         }
@@ -166,7 +168,7 @@ fn put_pidfd(process: &Arc<Process>, request: &Request) -> Result<(), Errno> {
     if !request.has(CLONE_PIDFD) {
         return Ok(());
     }
-    let files = &current().process().files;
+    let files = &current().files;
     let number = files.add(pidfd::open(process, 0), 0, true)?;
     let written = UserPtr::<u32>::new(request.pidfd).write(&(number as u32));
     written.inspect_err(|_| {
@@ -201,7 +203,7 @@ fn parent_for(request: &Request) -> Arc<Process> {
 /// ENOMEM.
 fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Result<Arc<Process>, Errno> {
     let here = current().process();
-    let shares = Shares { files: request.has(CLONE_FILES), place: request.has(CLONE_FS) };
+    let shares = Shares { place: request.has(CLONE_FS) };
     let process = Process::new(pid, Some(here), shares)?;
     *process.space.lock() = Some(space.clone());
     let (mut exit_signal, mut maker) = (request.exit_signal, current().tid());
@@ -226,6 +228,7 @@ fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> R
 fn new_thread(
     tid: u32,
     process: &Arc<Process>,
+    descriptors: Descriptors,
     space: crate::platform::Space,
     frame: &Frame,
     request: &Request,
@@ -242,7 +245,7 @@ fn new_thread(
     if request.stack != 0 {
         begin.rsp = request.stack;
     }
-    let thread = Thread::of_program(tid, process, space, &begin, Thread::user_vectors(frame))?;
+    let thread = Thread::of_program(tid, process, descriptors, space, &begin, Thread::user_vectors(frame))?;
     here.copy_vector_state_to(&thread);
     thread.fs_base.set(fs_base);
     thread.gs_base.set(here.gs_base.get());

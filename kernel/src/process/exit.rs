@@ -77,6 +77,7 @@ pub fn exit_thread() -> ! {
     trace::tracee_ends(here, here.process().ending.lock().unwrap_or(Status::by_exit(0)));
     futex::release_robust(here);
     clear_tid(here);
+    here.files.close_all();
     let last = {
         let process = here.process();
         let mut threads = process.threads.lock();
@@ -98,7 +99,6 @@ pub fn exit_thread() -> ! {
             here.process().usage.program_ends(&space);
         }
         wait::wake(here.process().vfork_key(), usize::MAX);
-        here.process().files.close_all();
     }
     (observer().exit)(last);
     // Drops the thread's reference to the address space. The last thread's reference frees the memory.

@@ -55,7 +55,7 @@ pub mod userfault;
 
 use crate::arch::lock::SpinLock;
 use crate::files::access::Running;
-use crate::files::table::FileTable;
+use crate::files::table::Limit;
 use crate::files::tree::{self, Node};
 use crate::memory::{account::Account, stacks};
 use crate::platform::Space;
@@ -66,7 +66,7 @@ use crate::sched::{Thread, wait::Key, work};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::SIGKILL;
 
@@ -168,8 +168,6 @@ impl Place {
 /// State that a new process shares with its creator.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shares {
-    /// The table of descriptors (CLONE_FILES).
-    pub files: bool,
     /// The working directory and the mask (CLONE_FS).
     pub place: bool,
 }
@@ -211,8 +209,8 @@ pub struct Process {
     pub dumping: SpinLock<Option<usize>>,
     /// The exit status that the parent sees; `None` until the last thread has ended.
     pub status: SpinLock<Option<Status>>,
-    /// The descriptors.
-    pub files: FileTable,
+    /// The limit on descriptors, for the tables of the threads. [`renew`] sets it.
+    pub descriptor_limit: Limit,
     /// The working directory and the mask.
     place: SpinLock<Arc<Place>>,
     /// The file of the program.
@@ -302,7 +300,7 @@ impl Process {
             ending: SpinLock::new(None),
             dumping: SpinLock::new(None),
             status: SpinLock::new(None),
-            files: FileTable::new(),
+            descriptor_limit: Arc::new(AtomicUsize::new(usize::MAX)),
             place: SpinLock::new(Place::new(tree::root(), 0o022)),
             exe: SpinLock::new(None),
             exit_signal: AtomicU32::new(17),
@@ -340,7 +338,7 @@ impl Process {
         Ok(Process {
             parent: SpinLock::new(Some(self.clone())),
             parent_pid: AtomicU32::new(self.pid),
-            files: self.files.fork(shares.files)?,
+            descriptor_limit: Arc::new(AtomicUsize::new(self.descriptor_limit.load(Relaxed))),
             place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
             no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
@@ -384,6 +382,11 @@ impl Process {
         self.threads.lock().push(thread);
     }
 
+    /// Returns the thread with this number, if it has not ended.
+    pub fn thread(&self, tid: u32) -> Option<Arc<Thread>> {
+        self.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
+    }
+
     /// Returns the parent's number, or 0.
     pub fn parent_pid(&self) -> u32 {
         self.parent_pid.load(Relaxed)
@@ -406,6 +409,12 @@ impl Process {
     /// Returns the working directory and the mask.
     pub fn place(&self) -> Arc<Place> {
         self.place.lock().clone()
+    }
+
+    /// Gives the process a working directory and a mask of its own.
+    pub fn unshare_place(&self) {
+        let own = self.place().copy();
+        self.set_place(own);
     }
 
     /// Drops the reference to the working directory, at the end of the process.

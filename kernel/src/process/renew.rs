@@ -6,6 +6,7 @@
 use crate::errno::EFBIG;
 use crate::process::{Process, signal};
 use crate::sched::current;
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::{RLIMIT_FSIZE, RLIMIT_NOFILE, SIGXFSZ};
 
@@ -25,7 +26,8 @@ pub fn file_room(at: u64) -> Result<usize, Errno> {
 
 /// Copies the process's limits and privileges to its space and its table of descriptors.
 pub fn renew(process: &Process) {
-    process.files.set_limit(process.limits.lock().soft(RLIMIT_NOFILE));
+    let descriptors = process.limits.lock().soft(RLIMIT_NOFILE);
+    process.descriptor_limit.store(descriptors as usize, Relaxed);
     let space = process.space.lock().clone();
     if let Some(space) = space {
         let (limits, ids) = (process.limits.lock().clone(), *process.ids.lock());

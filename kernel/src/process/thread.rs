@@ -14,6 +14,7 @@
 
 use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};
+use crate::files::table::{Descriptors, FileTable};
 use crate::memory::tlb;
 use crate::platform::Space;
 use crate::process::signal::{self, deliver};
@@ -34,6 +35,8 @@ use core::sync::atomic::{
 pub struct PosixThread {
     /// The process, which never changes.
     process: Arc<Process>,
+    /// The descriptors.
+    pub files: FileTable,
     /// The address space; `None` while the thread ends.
     space: UnsafeCell<Option<Space>>,
     /// Address of a futex word. At the end of the thread the word becomes 0 and the futex is woken
@@ -87,11 +90,12 @@ impl Deref for Thread {
 }
 
 impl Thread {
-    /// Makes a thread of a process. Its program continues with `frame` and these vector registers. Returns
-    /// `None` if there is no memory for a stack.
+    /// Makes a thread of a process, with these descriptors. Its program continues with `frame` and these vector
+    /// registers. Returns `None` if there is no memory for a stack.
     pub fn of_program(
         tid: u32,
         process: &Arc<Process>,
+        descriptors: Descriptors,
         space: Space,
         frame: &Frame,
         vectors: &Vectors,
@@ -99,6 +103,7 @@ impl Thread {
         let mmu = core::ptr::from_ref(space.mmu());
         let data = PosixThread {
             process: process.clone(),
+            files: FileTable::new(descriptors, &process.descriptor_limit),
             space: UnsafeCell::new(Some(space)),
             clear_tid: Cell::new(0),
             robust_list: Cell::new((0, 0)),

@@ -79,7 +79,7 @@ pub fn open(flags: u32) -> Result<u64, Errno> {
 fn add(fault: Fault) -> Result<u64, Errno> {
     let flags = fault.flags;
     let open = Open::new(Arc::new(fault), O_RDONLY | flags & O_NONBLOCK, b"anon_inode:[userfaultfd]");
-    current().process().files.add(open, 0, flags & O_CLOEXEC != 0)
+    current().files.add(open, 0, flags & O_CLOEXEC != 0)
 }
 
 impl Fault {

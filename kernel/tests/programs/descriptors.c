@@ -1,4 +1,4 @@
-// The table of descriptors: its growth up to RLIMIT_NOFILE, ranges, FD_CLOEXEC, tables that processes share,
+// The table of descriptors: its growth up to RLIMIT_NOFILE, ranges, FD_CLOEXEC, tables that processes or threads share,
 // and the folder of descriptors in /proc. Checks `kernel/src/files/table.rs`.
 #define _GNU_SOURCE
 #include "check.h"
@@ -134,6 +134,78 @@ static void unsharing_protects_the_other_process(void) {
     CHECK(!is_open(70));
 }
 
+// What a thread does, and the number of the thread. The thread stays until `go_on` is set.
+static void (*act)(void);
+static volatile int acted, go_on;
+static volatile pid_t number;
+
+static int thread_main(void *unused) {
+    (void)unused;
+    number = syscall(SYS_gettid);
+    act();
+    acted = 1;
+    while (!go_on) syscall(SYS_sched_yield);
+    syscall(SYS_exit, 0);
+    return 0;
+}
+
+// Runs `what` in a thread that is made with these flags besides the usual ones.
+static void begin_thread(int flags, void (*what)(void)) {
+    static char stack[65536] __attribute__((aligned(16)));
+    act = what;
+    acted = go_on = 0;
+    CHECK(clone(thread_main, stack + sizeof stack, CLONE_VM | CLONE_THREAD | CLONE_SIGHAND | CLONE_FS | flags, NULL) > 0);
+    while (!acted) sched_yield();
+}
+
+static void end_thread(void) {
+    char path[64];
+    go_on = 1;
+    snprintf(path, sizeof path, "/proc/self/task/%d", number);
+    while (!access(path, F_OK)) sched_yield();
+}
+
+static int is_shown(pid_t thread, int file) {
+    char path[64], target[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/fd/%d", thread, file);
+    return readlink(path, target, sizeof target) > 0;
+}
+
+static void unshare_files(void) { CHECK(!syscall(SYS_unshare, CLONE_FILES) && !close(70) && dup2(1, 71) == 71); }
+static void close_one(void) { CHECK(!close(70) && dup2(1, 71) == 71); }
+static int in_pipe;
+static void keep_end(void) { CHECK(!syscall(SYS_unshare, CLONE_FILES) && is_open(in_pipe)); }
+
+static void threads_may_have_tables_of_their_own(void) {
+    struct {
+        int flags;
+        void (*act)(void);
+        int is_shared;
+    } cases[] = {{CLONE_FILES, close_own, 0}, {CLONE_FILES, unshare_files, 0}, {0, close_one, 0}, {CLONE_FILES, close_one, 1}};
+    for (int n = 0; n < 4; n++) {
+        CHECK(dup2(1, 70) == 70 && dup2(1, 3) == 3);
+        begin_thread(cases[n].flags, cases[n].act);
+        pid_t self = getpid();
+        CHECK(is_open(70) == !cases[n].is_shared && is_open(71) == cases[n].is_shared);
+        CHECK(is_shown(self, 70) == !cases[n].is_shared && !is_shown(number, 70));
+        CHECK(is_shown(number, 71) == (n > 0) && is_shown(self, 71) == cases[n].is_shared);
+        CHECK((syscall(SYS_kcmp, self, number, 2 /* KCMP_FILES */, 0, 0) == 0) == cases[n].is_shared);
+        end_thread();
+        close_all_but_standard();
+    }
+    // The end of a thread closes its own table.
+    int ends[2];
+    CHECK(!pipe2(ends, O_NONBLOCK));
+    in_pipe = ends[1];
+    begin_thread(CLONE_FILES, keep_end);
+    CHECK(!close(ends[1]) && read(ends[0], ends, 1) == -1 && errno == EAGAIN);
+    end_thread();
+    CHECK(read(ends[0], ends + 1, 1) == 0);
+    close(ends[0]);
+    FAILS(syscall(SYS_unshare, 1), EINVAL);
+    CHECK(!syscall(SYS_unshare, CLONE_FILES | CLONE_FS | CLONE_THREAD | CLONE_VM | CLONE_SIGHAND | CLONE_SYSVSEM));
+}
+
 static void execute(void) {
     char *args[] = {"descriptors", "executed", NULL};
     execv("/proc/self/exe", args);
@@ -174,6 +246,7 @@ int main(int argc, char **argv) {
     PART(limits_are_shown);
     PART(ranges_close_and_mark);
     PART(unsharing_protects_the_other_process);
+    PART(threads_may_have_tables_of_their_own);
     PART(exec_closes_marked_numbers);
     PART(folder_lists_all_while_they_are_closed);
     return 0;
