@@ -20,14 +20,13 @@ use crate::files::console::{self, Console};
 use crate::files::tree::{self, Node};
 use crate::files::{devices, open::Open, table::FileTable};
 use crate::memory::{self, frames, stacks, tlb};
-use crate::process::exec::{self, Strings};
+use crate::process::exec::{self, Loaded, Strings};
 use crate::process::{self, Process, fault, ids::Ids, limits::Limits, renew, standstill, thread, userfault};
 use crate::sched::{Thread, scheduler, timers};
 use crate::start_info::StartInfo;
 use crate::{errno, options, proc, record};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use freehold::hugetlb::HugePageSize;
@@ -163,7 +162,7 @@ fn run_first(mut strings: Strings) {
         let loaded = exec::load(&program, &path, &strings, &Limits::first(), &Ids::default())?;
         Ok((program.into_file(), loaded))
     });
-    let (node, (space, frame)) = loaded.unwrap_or_else(|error| refuse(&path, error));
+    let (node, Loaded { space, frame, layout }) = loaded.unwrap_or_else(|error| refuse(&path, error));
     let process = Process::new(process::new_tid(), None, Default::default());
     let process = process.expect("memory for a process");
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
@@ -173,7 +172,7 @@ fn run_first(mut strings: Strings) {
     }
     let comm = exec::short_name(&path);
     *process.name.lock() = path;
-    process.auxv_at.store(strings.auxv_at(frame.rsp), Relaxed);
+    *process.layout.lock() = layout;
     *process.exe.lock() = Some(Arc::new(node));
     *process.space.lock() = Some(space.clone());
     renew::renew(&process);

@@ -14,7 +14,7 @@ use crate::files::tree::{self, Kind, Node};
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr};
 use crate::process::clone::{self, Request};
-use crate::process::exec::{self, Strings};
+use crate::process::exec::{self, Loaded, Strings};
 use crate::process::reap::{self, Which};
 use crate::process::signal::{self, Action, Info, MAX_SIGNAL, job};
 use crate::process::{
@@ -193,7 +193,8 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     ids.execute();
     let loaded = exec::load(&program, &path, &strings, &limits, &ids);
     // As on Linux, a failure beyond this point kills the calling program.
-    let (space, begin) = loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
+    let Loaded { space, frame: begin, layout } =
+        loaded.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
     exit::end_others()?;
     let unshared = current().files.unshare();
     unshared.inspect_err(|_| signal::force_default(Info::kernel(SIGSEGV)))?;
@@ -203,7 +204,8 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     drop(before);
     let began = clock::now_ns();
     become_program(space, &path, name);
-    process.auxv_at.store(strings.auxv_at(begin.rsp), Relaxed);
+    let before = core::mem::replace(&mut *process.layout.lock(), layout);
+    drop(before);
     record::exec(began);
     *frame = begin;
     trace::has_executed(frame);

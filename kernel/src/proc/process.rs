@@ -17,6 +17,7 @@ use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
 use crate::process::{
     self, Process,
+    exec::Layout,
     ids::{Capabilities, Numbers},
     limits::UNLIMITED,
 };
@@ -30,6 +31,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use freehold::report::smaps::Smap;
+use freehold::space::Arguments;
 use linux_raw_sys::general::{RLIM_NLIMITS, RLIMIT_SIGPENDING};
 
 /// A function that makes the text of a file.
@@ -394,11 +396,24 @@ fn stat(process: &Process, tid: u32) -> Vec<u8> {
     let (parent, threads) = (process.parent_pid(), process.threads.lock().len());
     let (total, resident) = sizes(process).map_or((0, 0), |s| (s.total * PAGE_SIZE, s.resident));
     let ticks = clock::now_ns() / 10_000_000;
+    let space = process.space.lock().clone();
+    let heap = space.as_ref().map_or(0, |space| space.heap().start);
+    let arguments = space.map(|space| space.arguments());
+    let Arguments { args, env } = arguments.unwrap_or(Arguments { args: 0..0, env: 0..0 });
+    let Layout { code, data, stack, .. } = process.layout.lock().clone();
     let (group, session) = (process.group.load(Relaxed), process.session.load(Relaxed));
     format!(
         "{tid} ({}) {letter} {parent} {group} {session} 0 -1 4194304 0 0 0 0 0 0 0 0 20 0 {threads} 0 {ticks} {total} \
-         {resident} 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n",
-        String::from_utf8_lossy(&name)
+         {resident} 18446744073709551615 {} {} {stack} 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 {} {} {heap} {} {} {} {} 0\n",
+        String::from_utf8_lossy(&name),
+        code.start,
+        code.end,
+        data.start,
+        data.end,
+        args.start,
+        args.end,
+        env.start,
+        env.end
     )
     .into_bytes()
 }

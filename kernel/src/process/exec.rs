@@ -70,11 +70,26 @@ pub struct Strings {
     pub environment: Vec<Vec<u8>>,
 }
 
-impl Strings {
-    /// Returns the address of the auxiliary vector of a program that begins with this stack pointer.
-    pub fn auxv_at(&self, stack: u64) -> u64 {
-        stack + 8 * (3 + self.arguments.len() + self.environment.len()) as u64
-    }
+/// The places of a program's parts and its auxiliary vector, which /proc shows. The kernel itself does not use
+/// the values; PR_SET_MM changes them.
+#[derive(Clone, Default)]
+pub struct Layout {
+    /// The executable segments.
+    pub code: Range<u64>,
+    /// From the last segment's start to the end of the contents of all segments, as on Linux.
+    pub data: Range<u64>,
+    /// The first stack pointer.
+    pub stack: u64,
+    /// The auxiliary vector, including its end.
+    pub vector: Vec<u8>,
+}
+
+/// A program that is loaded into a new address space.
+pub struct Loaded {
+    pub space: Space,
+    /// The registers with which the program begins.
+    pub frame: Frame,
+    pub layout: Layout,
 }
 
 /// Returns the name of a thread that executes this path.
@@ -93,6 +108,8 @@ struct Image {
     headers: u64,
     /// Number of program headers.
     header_count: usize,
+    code: Range<u64>,
+    data: Range<u64>,
     /// End of the last segment.
     end: u64,
     /// True if the headers ask for an executable stack (`PT_GNU_STACK`).
@@ -193,7 +210,7 @@ pub fn load(
     strings: &Strings,
     limits: &Limits,
     ids: &Ids,
-) -> Result<(Space, Frame), Errno> {
+) -> Result<Loaded, Errno> {
     let Program { own, interpreter } = program;
     let base = own.base(PIE_BASE)?;
     let end = base.wrapping_add(own.span()?.end).min(UserAddr::END);
@@ -212,8 +229,9 @@ pub fn load(
         entry = map(&space, interpreter, interpreter_base)?.entry;
     }
     let begin = UserAddr::new(entry).ok_or(errno::ENOEXEC)?;
-    let stack = write_stack(&space, path, strings, &image, interpreter_base)?;
-    Ok((space, Frame::of_program(begin, stack)))
+    let (stack, vector) = write_stack(&space, path, strings, &image, interpreter_base)?;
+    let layout = Layout { code: image.code, data: image.data, stack, vector };
+    Ok(Loaded { space, frame: Frame::of_program(begin, stack), layout })
 }
 
 /// Maximum length of a chain of scripts in which each script is run by the next.
@@ -313,9 +331,19 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     let name = core::str::from_utf8(&path).unwrap_or_default();
     let file = File::new(mapping, FileAccess::READ.shows_cache(true), name).map_err(|_| Errno::ENOMEM)?;
     let (mut end, mut table) = (0, 0);
+    let (mut code, mut data) = (None::<Range<u64>>, 0..0);
     for part in headers {
+        let (at, file_end) = (base.wrapping_add(part.p_vaddr), part.p_vaddr.wrapping_add(part.p_filesz));
         match part.p_type {
-            PT_LOAD => end = end.max(map_part(space, &file, part, base)?),
+            PT_LOAD => {
+                end = end.max(map_part(space, &file, part, base)?);
+                data = data.start.max(at)..data.end.max(base.wrapping_add(file_end));
+                if part.p_flags & PF_X != 0 {
+                    let of_part = at..base.wrapping_add(file_end);
+                    let joined = |code: Range<u64>| code.start.min(at)..code.end.max(of_part.end);
+                    code = Some(code.map_or(of_part.clone(), joined));
+                }
+            }
             PT_PHDR => table = base.wrapping_add(part.p_vaddr),
             _ => {}
         }
@@ -326,7 +354,15 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
     }
     let entry = base.wrapping_add(header.e_entry);
     let stack_runs = headers.iter().any(|part| part.p_type == PT_GNU_STACK && part.p_flags & PF_X != 0);
-    Ok(Image { entry, headers: table, header_count: headers.len(), end, stack_runs })
+    Ok(Image {
+        entry,
+        headers: table,
+        header_count: headers.len(),
+        code: code.unwrap_or_default(),
+        data,
+        end,
+        stack_runs,
+    })
 }
 
 /// Maps one segment. Returns its end address. The part of the segment behind the file's contents is zero.
@@ -383,14 +419,14 @@ fn map_part(
     Ok(end)
 }
 
-/// Maps the stack and writes its initial contents. Returns the stack pointer.
+/// Maps the stack and writes its initial contents. Returns the stack pointer and the auxiliary vector.
 fn write_stack(
     space: &Space,
     path: &[u8],
     strings: &Strings,
     image: &Image,
     interpreter_base: u64,
-) -> Result<u64, Errno> {
+) -> Result<(u64, Vec<u8>), Errno> {
     let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED | MapFlags::GROWSDOWN;
     let mut prot = Prot::READ | Prot::WRITE;
     prot.set(Prot::EXEC, image.stack_runs);
@@ -456,5 +492,6 @@ fn write_stack(
     let stack = (random - bytes.len() as u64) & !15;
     space.write_memory(stack, &bytes, AccessMode::Forced).map_err(|error| error.errno())?;
     let _ = (space.set_arguments(&Arguments { args, env }), image.end, clock::now_ns());
-    Ok(stack)
+    let vector = bytes.split_off(bytes.len() - auxiliary.len() * 16);
+    Ok((stack, vector))
 }

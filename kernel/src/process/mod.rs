@@ -59,6 +59,7 @@ use crate::files::table::Limit;
 use crate::files::tree::{self, Node};
 use crate::memory::{account::Account, stacks};
 use crate::platform::Space;
+use crate::process::exec::Layout;
 use crate::process::signal::types::{Action, Actions, Signals};
 use crate::process::{ids::Ids, itimers::Timers, limits::Limits, status::Status};
 use crate::sched::charge::Charge;
@@ -231,8 +232,8 @@ pub struct Process {
     pub is_subreaper: AtomicU32,
     /// True once the process has handed its children to an heir. Guarded by [`FAMILY`].
     pub is_childless: AtomicBool,
-    /// Address of the program's auxiliary vector.
-    pub auxv_at: AtomicU64,
+    /// The places of the program's parts, and its auxiliary vector.
+    pub layout: SpinLock<Layout>,
     /// The commands of membarrier for which the process has registered.
     pub barriers: AtomicU64,
     /// The setting of personality(2).
@@ -311,7 +312,7 @@ impl Process {
             is_dumpable: AtomicU32::new(1),
             is_subreaper: AtomicU32::new(0),
             is_childless: AtomicBool::new(false),
-            auxv_at: AtomicU64::new(0),
+            layout: SpinLock::new(Layout::default()),
             barriers: AtomicU64::new(0),
             personality: AtomicU32::new(0),
             actions: SpinLock::new(Arc::new(SpinLock::new([Action::default(); 65]))),
@@ -343,7 +344,7 @@ impl Process {
             exe: SpinLock::new(self.exe.lock().clone()),
             no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
-            auxv_at: AtomicU64::new(self.auxv_at.load(Relaxed)),
+            layout: SpinLock::new(self.layout.lock().clone()),
             barriers: AtomicU64::new(self.barriers.load(Relaxed)),
             personality: AtomicU32::new(self.personality.load(Relaxed)),
             actions: SpinLock::new(Arc::new(SpinLock::new(actions))),

@@ -1,11 +1,9 @@
 //! Names of processes, and the auxiliary vectors of their programs. Core files (`dump.rs`) and /proc
 //! (`proc/process.rs`) contain both. The functions may be called for any process, even for a process that is
-//! ending. They hold no lock while they read the program's memory.
+//! ending.
 
 use crate::process::Process;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
-use freehold::remote::AccessMode;
 
 /// Returns the name up to its first zero byte.
 pub fn up_to_zero(name: &[u8]) -> &[u8] {
@@ -25,16 +23,9 @@ pub fn short_name(process: &Process) -> Vec<u8> {
     last[..last.len().min(15)].to_vec()
 }
 
-/// Returns the auxiliary vector that the kernel wrote for the program, including its end.
+/// Returns the auxiliary vector of the program, including its end.
 pub fn auxv(process: &Process) -> Vec<u8> {
-    let (mut out, mut pair) = (Vec::new(), [1; 16]);
-    let Some(space) = process.space.lock().clone() else { return out };
-    while pair[..8] != [0; 8] && out.len() < 1024 {
-        let at = process.auxv_at.load(Relaxed) + out.len() as u64;
-        if space.read_memory(at, &mut pair, AccessMode::Forced) != Ok(pair.len()) {
-            break;
-        }
-        out.extend(pair);
-    }
-    out
+    let vector = process.layout.lock().vector.clone();
+    let pairs = vector.chunks(16).position(|pair| pair[..8] == [0; 8]).map_or(0, |end| end + 1);
+    vector[..pairs * 16].to_vec()
 }

@@ -501,6 +501,54 @@ static void process_is_found_by_any_thread(void) {
     CHECK(ended(child) == 0);
 }
 
+// Returns a number of /proc/self/stat, counted from 1.
+static unsigned long stat_field(int field) {
+    char *at = strrchr(text_of("/proc/self/stat"), ')') + 1;
+    for (int n = 3; n < field; n++) at = strchr(at + 1, ' ');
+    return strtoul(at, 0, 10);
+}
+
+// Changes the places of the program's parts with PR_SET_MM, as a program with all privileges.
+static void set_places_one_by_one(char *page) {
+    enum { START_BRK = 6, BRK = 7, ARG_START = 8, ARG_END = 9, AUXV = 12, EXE_FILE = 13 };
+    // The options, and the fields of /proc/self/stat that show them.
+    static const int fields[][2] = {{1, 26}, {2, 27}, {3, 45}, {4, 46}, {5, 28}, {6, 47}, {8, 48}, {9, 49}, {10, 50}, {11, 51}};
+    unsigned long to = (unsigned long)page;
+    for (int n = 0; n < 10; n++) CHECK(stat_field(fields[n][1]) > 4096);
+    unsigned long data = stat_field(45), top = 0x7ffffffff000;
+    FAILS(prctl(PR_SET_MM, 1, stat_field(27), 0, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, 4, data - 1, 0, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, ARG_END, stat_field(48) - 1, 0, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, START_BRK, (unsigned long)sbrk(0) + 1, 0, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, 5, top, 0, 0), EINVAL);
+    CHECK(!prctl(PR_SET_MM, 1, stat_field(26) + 1, 0, 0) && !prctl(PR_SET_MM, 5, page, 0, 0) && stat_field(28) == to);
+    CHECK(!prctl(PR_SET_MM, ARG_START, page, 0, 0) && stat_field(48) == to);
+    // The heap goes on behind the new break.
+    char *end = sbrk(0);
+    CHECK(!prctl(PR_SET_MM, BRK, end + 4096, 0, 0) && (char *)syscall(SYS_brk, 0) == end + 4096);
+    CHECK((char *)syscall(SYS_brk, end + 8192) == end + 8192);
+    end[4096] = 1;
+    // The vector is copied and ends with a zero entry.
+    unsigned long vector[52], seen[52];
+    for (int n = 0; n < 52; n++) vector[n] = n + 1;
+    FAILS(prctl(PR_SET_MM, AUXV, vector, sizeof vector + 1, 0), EINVAL);
+    FAILS(prctl(PR_SET_MM, AUXV, 16, 16, 0), EFAULT);
+    CHECK(!prctl(PR_SET_MM, AUXV, vector, sizeof vector, 0));
+    vector[0] = 77;
+    int file = open("/proc/self/auxv", O_RDONLY);
+    int bytes = read(file, seen, sizeof seen);
+    CHECK(bytes > 0 && bytes % 16 == 0 && seen[0] == 1 && seen[bytes / 8 - 2] == 0);
+    close(file);
+    // The executable is still mapped.
+    FAILS(prctl(PR_SET_MM, EXE_FILE, 1000, 0, 0), EBADF);
+    file = open("/dev/null", O_RDONLY);
+    FAILS(prctl(PR_SET_MM, EXE_FILE, file, 0, 0), EACCES);
+    close(file);
+    file = open("/proc/self/exe", O_RDONLY);
+    FAILS(prctl(PR_SET_MM, EXE_FILE, file, 0, 0), EBUSY);
+    close(file);
+}
+
 static void prctl_moves_arguments_and_heap(void) {
     enum { BRK = 7, ARG_START = 8, ARG_END = 9, EXE_FILE = 13, MAP = 14, MAP_SIZE = 15 };
     unsigned size = 0;
@@ -523,8 +571,7 @@ static void prctl_moves_arguments_and_heap(void) {
         } else {
             FAILS(prctl(PR_SET_MM, 99, at, 0, 0), EINVAL);
             FAILS(prctl(PR_SET_MM, ARG_START, 0, 0, 0), EINVAL);
-            FAILS(prctl(PR_SET_MM, ARG_END, 0x700000000000, 0, 0), EFAULT);
-            FAILS(prctl(PR_SET_MM, EXE_FILE, 1000, 0, 0), EBADF);
+            set_places_one_by_one(at);
         }
         unsigned long brk = (unsigned long)sbrk(0), start = (unsigned long)at;
         unsigned long full[13] = {start, start + 1, start, start, brk, brk, start, start, start + 8, start, start, 0,

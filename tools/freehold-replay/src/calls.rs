@@ -61,7 +61,7 @@ pub(super) fn answer(
         }
         CallName::Brk => {
             if let Some(start) = planned.heap {
-                process.set_heap(start).ok()?;
+                process.set_heap(start..start).ok()?;
             }
             returned(process.brk(args[0]).map_err(|_| Errno::EINTR))
         }

@@ -34,7 +34,7 @@ use crate::{
     },
     vma::{flags::VmFlags, merge::Attrs},
 };
-use core::cell::Cell;
+use core::{cell::Cell, ops::Range};
 use freehold_range::ClaimError;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, PageIndex, UserRange};
@@ -208,8 +208,8 @@ impl<P: Platform> AddressSpace<P> {
         VmFlags::from_bits_retain(self.default_flags.load(Relaxed))
     }
 
-    /// Moves the empty heap to `start`, like prctl(PR_SET_MM) with PR_SET_MM_START_BRK and PR_SET_MM_BRK. A
-    /// restored program gets its old heap in this way. Mappings do not change.
+    /// Sets the start of the heap and the break, like prctl(PR_SET_MM) with PR_SET_MM_START_BRK and
+    /// PR_SET_MM_BRK. A restored program gets its old heap in this way. Mappings do not change.
     ///
     /// # Errors
     ///
@@ -226,20 +226,37 @@ impl<P: Platform> AddressSpace<P> {
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// let start = space.brk(0).unwrap() + (1 << 20);
-    /// space.set_heap(start).unwrap();
+    /// space.set_heap(start..start).unwrap();
     /// assert_eq!(space.brk(0), Ok(start));
     /// assert_eq!(space.brk(start + PAGE_SIZE), Ok(start + PAGE_SIZE));
     /// ```
-    pub fn set_heap(&self, start: u64) -> Result<(), HeapError> {
-        if start > Self::TASK_SIZE {
+    pub fn set_heap(&self, heap: Range<u64>) -> Result<(), HeapError> {
+        if heap.start > heap.end || heap.end > Self::TASK_SIZE {
             return Err(HeapError::Invalid);
         }
         let guard = self.write_killable()?;
         // Relaxed: the mmap lock orders all accesses that must agree with each other.
-        self.start_brk.store(start, Relaxed);
-        self.brk.store(start, Relaxed);
+        self.start_brk.store(heap.start, Relaxed);
+        self.brk.store(heap.end, Relaxed);
         drop(guard);
         Ok(())
+    }
+
+    /// Returns the start of the heap and the break. A concurrent call may change both between the two reads.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// let start = space.brk(0).unwrap();
+    /// space.brk(start + 1).unwrap();
+    /// assert_eq!(space.heap(), start..start + 1);
+    /// ```
+    pub fn heap(&self) -> Range<u64> {
+        // Relaxed: the values are independent.
+        self.start_brk.load(Relaxed)..self.brk.load(Relaxed)
     }
 
     /// Returns true if a break at `brk` respects RLIMIT_DATA, which limits the program's data and the heap

@@ -85,7 +85,7 @@ impl From<Killed> for BrkError {
 plain_error! {
     /// Reason why the heap was not moved to another place.
     HeapError {
-        /// The heap would lie beyond user space.
+        /// The heap would end before it begins, or lie beyond user space.
         Invalid => EINVAL,
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,

@@ -40,8 +40,8 @@ fn impossible_space_settings_are_refused() {
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         process.store(&mut world.machine.cpu(0), at, 1u64).unwrap();
         assert_eq!(process.brk(u64::MAX), Ok(brk));
-        assert_eq!(process.set_heap(u64::MAX), Err(HeapError::Invalid));
-        assert_eq!(process.set_heap(TASK_SIZE), Ok(()));
+        assert_eq!(process.set_heap(0..u64::MAX), Err(HeapError::Invalid));
+        assert_eq!(process.set_heap(TASK_SIZE..TASK_SIZE), Ok(()));
         process.check();
     }
     world.end();

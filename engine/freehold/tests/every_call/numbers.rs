@@ -129,7 +129,7 @@ const OF_SPACES: &[Call] = &[
     ("probe_at", |_, p, a, _| ignore((p.probe_at(a).is_some(), p.query_vma(a, QueryFlags::empty())))),
     ("maps", |_, p, a, _| ignore((p.maps(a).count(), p.smaps(a).count()))),
     ("brk", |_, p, a, b| ignore((p.brk(a), p.brk(b)))),
-    ("set_heap", |_, p, a, b| ignore((p.set_heap(a), p.brk(b)))),
+    ("set_heap", |_, p, a, b| ignore((p.set_heap(a..a), p.set_heap(a..b), p.heap(), p.brk(b)))),
     ("shmat", |w, p, a, b| {
         let segment = Segment::new(w.engine(), 1, 3 * PAGE).unwrap();
         let _ = (p.shmat(&segment, a, ShmFlags::empty()), p.shmat(&segment, b, ShmFlags::RND));

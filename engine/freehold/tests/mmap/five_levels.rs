@@ -194,11 +194,11 @@ fn calls_accept_ranges_up_to_the_end_of_the_space() {
 #[test]
 fn heap_and_stack_cross_the_border() {
     wide(|_, process, cpu| {
-        process.set_heap(BORDER - 2 * PAGE).unwrap();
+        process.set_heap(BORDER - 2 * PAGE..BORDER - 2 * PAGE).unwrap();
         assert_eq!(process.brk(BORDER + 2 * PAGE), Ok(BORDER + 2 * PAGE));
         process.store(cpu, BORDER, 3u64).unwrap();
         assert_eq!(process.brk(BORDER - 2 * PAGE), Ok(BORDER - 2 * PAGE));
-        process.set_heap(END - PAGE).unwrap();
+        process.set_heap(END - PAGE..END - PAGE).unwrap();
         assert_eq!(process.brk(END), Ok(END));
         assert_eq!(process.brk(END + PAGE), Ok(END));
         place(process, BORDER + 2 * PAGE, PAGE, FIXED | MapFlags::GROWSDOWN);

@@ -208,7 +208,7 @@ fn mremap_removal_of_excess_source_holds_the_lock() {
 #[test]
 fn shrinking_brk_may_release_the_lock() {
     let set_up = |_: &World, process: &Process, cpu: &mut Vcpu| {
-        process.set_heap(AT).unwrap();
+        process.set_heap(AT..AT).unwrap();
         assert_eq!(process.brk(AT + LEN), Ok(AT + LEN));
         process.store(cpu, AT + SECTION, 1u64).unwrap();
     };

@@ -154,7 +154,7 @@ fn pagemap_reports_runs_of_present_pages_by_kind() {
 #[test]
 fn set_heap_moves_the_start_of_the_heap() {
     everywhere(|_, process, _| {
-        process.set_heap(BASE + 0x123).unwrap();
+        process.set_heap(BASE + 0x123..BASE + 0x123).unwrap();
         assert_eq!(process.brk(0), Ok(BASE + 0x123));
         assert_eq!(process.brk(BASE + 2 * PAGE), Ok(BASE + 2 * PAGE));
         assert_eq!(layout(process), [(1, 2)]);

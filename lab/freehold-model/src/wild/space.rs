@@ -289,7 +289,10 @@ fn lived(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             space.limits().set(&limits(v));
             space.limits().get().may_lock
         }
-        5 => space.set_heap(v.wild()).is_ok(),
+        5 => {
+            let start = v.wild();
+            space.set_heap(start..v.wild()).is_ok() || space.set_heap(start..start).is_ok()
+        }
         6 => {
             let range = v.user_range();
             let guarded = space.write_exclusive_range(range).map(|guard| guard.next(range.start()).is_some());

@@ -169,8 +169,10 @@ pub const OPS: &[Op] = &[
         .leaves(Left::Layout),
     op("AddressSpace::brk", "brk up", |s| brk(s, 3)).needs_nothing(),
     op("AddressSpace::brk", "brk down", |s| brk(s, -2)),
-    op("AddressSpace::set_heap", "set_heap", |s| made(s.process.set_heap(0x1234_5000).map_err(|_| ())))
-        .needs_nothing(),
+    op("AddressSpace::set_heap", "set_heap", |s| {
+        made(s.process.set_heap(0x1234_5000..0x1234_5000).map_err(|_| ()))
+    })
+    .needs_nothing(),
     op("AddressSpace::set_arguments", "set_arguments", |s| {
         let arguments = Arguments { args: s.at(0)..s.at(1), env: s.at(1)..s.at(2) };
         errno!(s.process.set_arguments(&arguments))
