@@ -46,12 +46,16 @@ impl Charge {
         Charge { account: None, bytes: bytes as u64 }
     }
 
+    /// Charges a process by its account. The caller has called [`admit`], or the object is small.
+    pub fn to(account: Arc<Account>, bytes: usize) -> Self {
+        account.recharge(0, bytes as u64);
+        Charge { account: Some(account), bytes: bytes as u64 }
+    }
+
     /// Charges the calling thread's process. The caller has called [`admit`], or a call that passes the object
     /// on does so.
     pub fn new(bytes: usize) -> Self {
-        let account = current().account.clone();
-        account.recharge(0, bytes as u64);
-        Charge { account: Some(account), bytes: bytes as u64 }
+        Self::to(current().account.clone(), bytes)
     }
 
     /// Changes the number of bytes of a charge to all files.

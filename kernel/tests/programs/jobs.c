@@ -91,6 +91,32 @@ static void real_time_signals_are_queued(void) {
     CHECK(sigtimedwait(&set, &info, &none) == -1 && errno == EAGAIN);
 }
 
+// Beyond the limit a signal of kill is pending without information, and other real-time signals are refused.
+static void limit_bounds_queued_signals(void) {
+    pid_t child = fork();
+    if (!child) {
+        struct rlimit limit = {5, 5};
+        union sigval value = {.sival_int = 1};
+        sigset_t set;
+        siginfo_t info;
+        struct timespec none = {0, 0};
+        int count = 0;
+        sigemptyset(&set);
+        for (int n = 0; n < 2; n++) sigaddset(&set, SIGRTMIN + n);
+        // Linux counts the signals of each user.
+        CHECK(!sigprocmask(SIG_BLOCK, &set, 0) && !setrlimit(RLIMIT_SIGPENDING, &limit) && !setuid(4321));
+        for (int n = 0; n < 20; n++) CHECK(!kill(getpid(), SIGRTMIN));
+        CHECK(sigqueue(getpid(), SIGRTMIN, value) == -1 && errno == EAGAIN);
+        CHECK(!kill(getpid(), SIGRTMIN + 1) && !sigpending(&set) && sigismember(&set, SIGRTMIN + 1));
+        while (sigtimedwait(&set, &info, &none) == SIGRTMIN) CHECK(count++ < 5 && info.si_pid == getpid());
+        CHECK(count == 5 && info.si_signo == SIGRTMIN + 1 && info.si_code == SI_USER && info.si_pid == 0);
+        CHECK(sigtimedwait(&set, &info, &none) == -1 && errno == EAGAIN);
+        CHECK(!sigqueue(getpid(), SIGRTMIN, value) && sigtimedwait(&set, &info, &none) == SIGRTMIN);
+        _exit(0);
+    }
+    CHECK(ended(child) == 0);
+}
+
 static volatile char *stack_of_handler;
 
 static void where(int number, siginfo_t *info, void *context) {
@@ -432,6 +458,7 @@ int main(int argc, char **argv) {
     if (argc > 2 && !strcmp(argv[1], "number")) return getpid() == atoi(argv[2]) && gettid() == getpid() ? 0 : 1;
     PART(handler_flags_take_effect);
     PART(real_time_signals_are_queued);
+    PART(limit_bounds_queued_signals);
     PART(handler_runs_on_the_alternate_stack);
     PART(handler_can_change_registers);
     PART(sleep_ends_at_a_handler_and_survives_a_stop);

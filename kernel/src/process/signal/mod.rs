@@ -26,7 +26,7 @@ pub mod job;
 pub mod restart;
 pub mod types;
 
-use crate::process::{self, Process, status::Status, trace};
+use crate::process::{Process, status::Status, trace};
 use crate::sched::{Thread, current, wait, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
@@ -80,9 +80,10 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
             .iter()
             .find(|thread| !is_blocked(thread, thread.awaited.load(Relaxed)) && !thread.is_killed()),
     };
+    let most = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let added = match thread {
-        Some(thread) => thread.pending.lock().add(info),
-        None => signals.pending.add(info),
+        Some(thread) => thread.pending.lock().add(info, most, &process.account),
+        None => signals.pending.add(info, most, &process.account),
     };
     let Some(taker) = taker.cloned() else { return added };
     drop(threads);
@@ -92,17 +93,6 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
         taker.give_work(work::SIGNAL);
     }
     added
-}
-
-/// Returns the number of pending signals of all processes and their threads.
-pub fn queued() -> u64 {
-    let of = |process: &Arc<Process>| {
-        let signals = process.signals.lock();
-        let threads = process.threads.lock();
-        let own: usize = threads.iter().map(|thread| thread.pending.lock().queue.len()).sum();
-        (signals.pending.queue.len() + own) as u64
-    };
-    process::all().map(|process| of(&process)).sum()
 }
 
 /// Returns the set of signals that are pending for the calling thread or its process.
@@ -134,7 +124,7 @@ pub fn force(info: Info) {
     here.blocked.fetch_and(!bit(info.signal), Relaxed);
     let mut pending = here.pending.lock();
     pending.discard(bit(info.signal));
-    pending.add(info);
+    pending.add(info, u64::MAX, &process.account);
     drop(pending);
     here.work.fetch_or(work::SIGNAL, AcqRel);
     drop(signals);

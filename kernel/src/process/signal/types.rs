@@ -3,8 +3,12 @@
 //! signals are also sent in interrupts. The default effect of a signal follows from the sets [`STOPS`],
 //! [`DUMPING`] and [`HARMLESS`].
 
+use crate::memory::account::Account;
 use crate::platform::user::{Plain, UserPtr};
+use crate::sched::charge::Charge;
 use alloc::collections::{BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -31,8 +35,11 @@ const HARMLESS: Set = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
 /// The first real-time signal. A real-time signal is queued each time it is sent; a signal with a lower
 /// number is pending at most once.
 pub const REAL_TIME: u32 = 32;
-/// Maximum number of pending signals of a thread or process, independent of RLIMIT_SIGPENDING.
+/// Maximum number of signals in a queue, independent of RLIMIT_SIGPENDING, because a queue is searched under a spin
+/// lock.
 const MAX_PENDING: usize = 4096;
+/// Capacity of a queue that is kept while the queue is empty.
+const SHORT: usize = 16;
 
 /// The values of `handler` that are no addresses: SIG_DFL and SIG_IGN.
 pub const DEFAULT: u64 = 0;
@@ -137,30 +144,58 @@ impl Info {
 /// Pending signals of a thread or a process.
 #[derive(Default)]
 pub struct Pending {
-    /// The signals that are in the queue.
+    /// The pending signals. Some of them may have no place in the queue.
     pub set: Set,
     /// The signals in the order in which they were sent.
     pub(super) queue: VecDeque<Info>,
     /// The timers whose signals are in the queue.
     timers: BTreeSet<u32>,
+    /// The charge for the capacity of the queue.
+    charge: Option<Charge>,
+}
+
+/// Number of signals in all queues. Relaxed: the number publishes no other memory.
+static QUEUED: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of signals in the queues of all processes and threads.
+pub fn queued() -> u64 {
+    QUEUED.load(Relaxed)
 }
 
 impl Pending {
-    /// Adds a signal. Returns false if it is already pending and is queued only once, or if the queue is
-    /// full. The signal of a timer is queued once for each timer, even if the queue is full: the number of
-    /// timers is limited.
-    pub(super) fn add(&mut self, info: Info) -> bool {
+    /// Adds a signal. Returns false if that changes nothing: the signal is already pending, and is queued only once
+    /// or has no place in the queue. Without a place, the signal is pending and has lost its information, as on
+    /// Linux: real-time signals have places only while less than `most` signals of all processes are queued. The
+    /// signal of a timer is queued once for each timer: the number of timers is limited. `account` is charged for
+    /// the queue.
+    pub(super) fn add(&mut self, info: Info, most: u64, account: &Arc<Account>) -> bool {
         let again = self.set & bit(info.signal) != 0;
         let refused = match info.timer {
             Some(timer) => !self.timers.insert(timer),
-            None => again && info.signal < REAL_TIME || self.queue.len() >= MAX_PENDING,
+            None => again && info.signal < REAL_TIME,
         };
         if refused {
             return false;
         }
         self.set |= bit(info.signal);
+        let is_full = info.signal >= REAL_TIME && queued() >= most || self.queue.len() >= MAX_PENDING;
+        if info.timer.is_none() && is_full || self.queue.try_reserve(1).is_err() {
+            info.timer.map(|timer| self.timers.remove(&timer));
+            return !again;
+        }
         self.queue.push_back(info);
+        QUEUED.fetch_add(1, Relaxed);
+        let bytes = self.queue.capacity() * size_of::<Info>();
+        self.charge.get_or_insert_with(|| Charge::to(account.clone(), 0)).set(bytes);
         true
+    }
+
+    /// Uncounts signals that have left the queue. Frees a long queue that is empty.
+    fn went(&mut self, count: usize) {
+        QUEUED.fetch_sub(count as u64, Relaxed);
+        if self.queue.is_empty() && self.queue.capacity() > SHORT {
+            (self.queue, self.charge) = (VecDeque::new(), None);
+        }
     }
 
     /// Returns the set of pending signals.
@@ -179,20 +214,22 @@ impl Pending {
         let signal = ready.trailing_zeros() + 1;
         let at = self.queue.iter().position(|info| info.signal == signal);
         let info = at.and_then(|at| self.queue.remove(at));
+        self.went(usize::from(info.is_some()));
         if let Some(timer) = info.and_then(|info| info.timer) {
             self.timers.remove(&timer);
         }
         if !self.queue.iter().any(|info| info.signal == signal) {
             self.set &= !bit(signal);
         }
-        info
+        // A signal without a place in the queue has lost its information.
+        Some(info.unwrap_or(Info { signal, ..Info::default() }))
     }
 
     /// Discards all signals in `of`.
     pub fn discard(&mut self, of: Set) {
         if self.set & of != 0 {
             self.set &= !of;
-            let timers = &mut self.timers;
+            let (timers, before) = (&mut self.timers, self.queue.len());
             self.queue.retain(|info| {
                 let stays = of & bit(info.signal) == 0;
                 if let Some(timer) = info.timer.filter(|_| !stays) {
@@ -200,7 +237,14 @@ impl Pending {
                 }
                 stays
             });
+            self.went(before - self.queue.len());
         }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        QUEUED.fetch_sub(self.queue.len() as u64, Relaxed);
     }
 }
 
