@@ -30,5 +30,6 @@ pub use map::exclusive_writer::ExclusiveWriter;
 pub use map::fanout::NodeWidth;
 pub use map::gap::{Direction, GapRequest};
 pub use map::read::Reader;
+pub use map::unclaimed::Filled;
 pub use map::write_set::WriteSet;
 pub use map::{Entry, FANOUT, Lookup, MAX_REPLACEMENT, RangeMap};

@@ -451,7 +451,7 @@ fn the_only_leaf_is_claimed_during_changes_in_it() {
                 begun.wait();
                 for _ in 0..50 {
                     // The insertion is refused only while the entry is claimed.
-                    let _ = writer.insert_unclaimed(&entry(12, 14, 9), |_| 0, |_| false);
+                    let _ = writer.insert_unclaimed(&entry(12, 14, 9), |_| 0, |_| false, |_| false);
                     if writer.claim(12, 14, false, false).is_ok() {
                         let (from, to) = writer.claimed_range();
                         writer.replace(from, to, &[]);

@@ -14,7 +14,7 @@ mod support;
 use std::num::NonZeroU64;
 
 use freehold_range::{
-    ClaimError, ClaimWriter, Direction, Entry, GapRequest, Lookup, RESERVED, RangeMap, WriteSet,
+    ClaimError, ClaimWriter, Direction, Entry, Filled, GapRequest, Lookup, RESERVED, RangeMap, WriteSet,
 };
 use freehold_sync::Host;
 use freehold_sync::testing::{LoomHost, model_bounded};
@@ -139,12 +139,23 @@ fn unmap(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> 
     Ok(true)
 }
 
-/// Removes the entries of a range: without a claim if that is possible, and with a claim otherwise.
+/// Fills a hole by extending the entry that touches it, or with a new entry if no entry touches it.
+fn grow(writer: &Writer<'_>, start: u64, end: u64) -> Result<Filled, ClaimError> {
+    writer.insert_unclaimed(&entry(start, end, 9), |_| 0, |_| true, |_| true)
+}
+
+/// Removes the entries of a range, or cuts the range off an entry: without a claim if that is possible, and
+/// with a claim otherwise.
 fn remove(writer: &Writer<'_>, start: u64, end: u64) -> Result<bool, ClaimError> {
-    if writer.remove_or_claim(start, end, |_| true, |_, _| None)? {
+    if writer.remove_or_claim(start, end, |_| true, |_, _| None, |_, _, _| true)? {
         return Ok(true);
     }
     let (from, to) = writer.claimed_range();
+    for at in [start, end] {
+        if let Some(cut) = writer.find(at).filter(|found| found.start < at) {
+            writer.replace(cut.start, cut.end, &[Entry { end: at, ..cut }, Entry { start: at, ..cut }]);
+        }
+    }
     if from < to {
         writer.replace(start, end, &[]);
         writer.publish(None);
@@ -348,6 +359,88 @@ fn entries_are_changed_with_a_latched_leaf_during_another_change() {
     }
 }
 
+/// A change of a map with the entries `[0, 8)` and `[20, 28)`, and a check of its result.
+type Other = (fn(&Map, &Writer<'_>) -> Result<(), ClaimError>, fn(&Map, Result<(), ClaimError>) -> bool);
+
+/// Returns a map with two entries and a hole between them.
+fn with_hole() -> Arc<Map> {
+    map_of([entry(0, 8, 1), entry(20, 28, 2)])
+}
+
+/// Claims the entry at address 5 and gives it the value 5.
+fn mark(_: &Map, writer: &Writer<'_>) -> Result<(), ClaimError> {
+    writer.claim(5, 6, false, false)?;
+    let (from, to) = writer.claimed_range();
+    if from < to {
+        writer.replace(from, to, &[entry(from, to, 5)]);
+        writer.publish(None);
+    }
+    Ok(())
+}
+
+/// An entry grows, while another writer fills a part of the same hole, claims the entry, or splits the leaf.
+#[test]
+fn an_entry_grows_during_another_change_in_its_leaf() {
+    let has_one = |map: &Map, value| has(map, entry(0, 12, value));
+    let others: [Other; 4] = [
+        (
+            |_, writer| grow(writer, 10, 14).map(|_| ()),
+            |map, done| done.is_ok() == has(map, entry(10, 14, 9)),
+        ),
+        (
+            |_, writer| grow(writer, 10, 20).map(|_| ()),
+            |map, done| done.is_ok() == has(map, entry(10, 28, 2)),
+        ),
+        (mark, |map, done| done.is_ok() && (has(map, entry(0, 8, 5)) || has(map, entry(0, 12, 5)))),
+        (
+            |_, writer| {
+                split_leaf_at(writer, 20);
+                Ok(())
+            },
+            |_, done| done.is_ok(),
+        ),
+    ];
+    for (other, is_right) in others {
+        model_bounded(BOUND, move || {
+            let map = with_hole();
+            let (done, grown) = run_concurrently(map.clone(), other, |_, writer| grow(writer, 8, 12));
+            assert!(is_right(&map, done), "{done:?} {grown:?}");
+            assert_eq!(grown == Ok(Filled::Extended), has_one(&map, 1) || has_one(&map, 5), "{done:?}");
+        });
+    }
+}
+
+/// An end of an entry is cut off, while another writer fills the hole behind the entry, claims the entry, or
+/// splits the leaf.
+#[test]
+fn an_entry_is_cut_during_another_change_in_its_leaf() {
+    let has_one = |map: &Map, value| has(map, entry(0, 4, value));
+    let others: [Other; 3] = [
+        (
+            |_, writer| grow(writer, 8, 20).map(|_| ()),
+            // The writer finds the entry whole and joins neither side, or finds it cut and joins one side.
+            |map, done| done.is_ok() && !has(map, entry(0, 8, 1)),
+        ),
+        (mark, |map, done| done.is_ok() && !has(map, entry(0, 8, 1))),
+        (
+            |_, writer| {
+                split_leaf_at(writer, 20);
+                Ok(())
+            },
+            |_, done| done.is_ok(),
+        ),
+    ];
+    for (other, is_right) in others {
+        model_bounded(BOUND, move || {
+            let map = with_hole();
+            let (done, cut) = run_concurrently(map.clone(), other, |_, writer| remove(writer, 4, 8));
+            assert!(is_right(&map, done), "{done:?} {cut:?}");
+            assert!(matches!(cut, Ok(true) | Err(ClaimError::Contended)), "{cut:?}");
+            assert_eq!(cut == Ok(true), has_one(&map, 1) || has_one(&map, 5), "{done:?}");
+        });
+    }
+}
+
 /// The leaf is full: one writer splits it while the other changes an entry of the same leaf.
 #[test]
 fn a_leaf_splits_during_a_change_in_it() {
@@ -373,7 +466,12 @@ fn the_only_leaf_is_claimed_during_a_change_in_it() {
             thread::spawn(move || {
                 let write_set = WriteSet::new();
                 // SAFETY: only claim writers exist.
-                unsafe { map.claim_writer(&write_set) }.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false)
+                unsafe { map.claim_writer(&write_set) }.insert_unclaimed(
+                    &entry(8, 9, 9),
+                    |_| 0,
+                    |_| false,
+                    |_| false,
+                )
             })
         };
         let write_set = WriteSet::new();
@@ -625,7 +723,7 @@ fn next_in_map_during(map: Arc<Map>, key: u64, expected: Entry, change: fn(&Map,
 fn an_entry_is_seen_while_others_of_its_leaf_move() {
     model_bounded(1, || {
         next_in_map_during(filled(3), 20, nth(2), |_, writer| {
-            writer.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false).unwrap();
+            writer.insert_unclaimed(&entry(8, 9, 9), |_| 0, |_| false, |_| false).unwrap();
         });
     });
 }
@@ -635,6 +733,15 @@ fn an_entry_is_seen_while_the_one_before_is_removed_without_a_claim() {
     model_bounded(1, || {
         next_in_map_during(filled(3), 20, nth(2), |_, writer| assert_eq!(remove(writer, 10, 18), Ok(true)));
     });
+}
+
+#[test]
+fn an_entry_is_seen_while_the_one_before_grows_or_is_cut() {
+    let grow = |_: &Map, writer: &Writer<'_>| assert_eq!(grow(writer, 18, 19), Ok(Filled::Extended));
+    let cut = |_: &Map, writer: &Writer<'_>| assert_eq!(remove(writer, 14, 18), Ok(true));
+    for change in [grow as fn(&Map, &Writer<'_>), cut] {
+        model_bounded(BOUND, move || next_in_map_during(filled(3), 19, nth(2), change));
+    }
 }
 
 #[test]
@@ -672,7 +779,8 @@ fn gaps_before_a_leaf_without() -> Arc<Map> {
 fn a_gap_appears_while_the_leaf_before_is_split() {
     let unmapped = |_: &Map, writer: &Writer<'_>| unmap(writer, 72, 73);
     let removed = |_: &Map, writer: &Writer<'_>| remove(writer, 72, 82);
-    for make_gap in [unmapped as fn(&Map, &Writer<'_>) -> _, removed] {
+    let cut = |_: &Map, writer: &Writer<'_>| remove(writer, 74, 82);
+    for make_gap in [unmapped as fn(&Map, &Writer<'_>) -> _, removed, cut] {
         model_bounded(1, move || {
             let map = gaps_before_a_leaf_without();
             let done = run_concurrently(map, |_, writer| split_leaf_at(writer, 20), make_gap);

@@ -13,7 +13,7 @@ mod support;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use freehold_range::{AllocError, ClaimWriter, Entry, RangeMap, WriteSet};
+use freehold_range::{AllocError, ClaimWriter, Entry, Filled, RangeMap, WriteSet};
 use freehold_sync::testing::StdHost;
 use support::model::entry;
 
@@ -112,7 +112,9 @@ fn the_exclusive_writer_needs_no_memory_after_a_claim_writer() {
         |writer, last| writer.claim(last + 2, last + 3, false, true).unwrap(),
         |writer, last| writer.claim_hole(last - 4, last - 2, |_| 0).unwrap(),
         |writer, last| {
-            assert!(writer.insert_unclaimed(&entry(last - 4, last - 2, 9), |_| 0, |_| false).unwrap())
+            let new = entry(last - 4, last - 2, 9);
+            let filled = writer.insert_unclaimed(&new, |_| 0, |_| false, |_| false);
+            assert_eq!(filled, Ok(Filled::Inserted));
         },
     ];
     for size in [2, 5, 8] {

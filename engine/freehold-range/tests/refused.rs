@@ -191,9 +191,8 @@ fn an_empty_entry_is_rejected() {
         let map: &RangeMap<StdHost, 4> = &pair.map;
         // SAFETY: only this thread uses the map, and there is no other writer.
         let writer = unsafe { map.claim_writer(&write_set) };
-        assert!(panics(
-            || _ = writer.insert_unclaimed(&Entry { start, end, ..entry(0, 1, 1) }, |_| 0, |_| false)
-        ));
+        let new = Entry { start, end, ..entry(0, 1, 1) };
+        assert!(panics(|| _ = writer.insert_unclaimed(&new, |_| 0, |_| false, |_| false)));
         assert!(panics(|| _ = writer.claim_hole(start, end, |_| 0)));
         assert!(start == end || panics(|| _ = writer.claim(start, end, true, true)));
         assert_eq!(writer.claimed_range(), (0, 0), "something is claimed");

@@ -15,7 +15,7 @@ use freehold::{
     engine::Overcommit,
     error::{BrkError, MmapError, MremapError},
     fault::{FaultError, SegvCode},
-    space::{Limits, Write},
+    space::{Limits, Mdwe, Write},
 };
 use freehold_machine::Task;
 use std::thread;
@@ -135,6 +135,81 @@ fn mprotect_with_a_latched_leaf_neither_waits_nor_flushes_nor_allocates() {
         process.madvise(AT, 5 * PAGE, Advice::DontNeed).unwrap();
         protect_and_back();
         process.munmap(AT, 5 * PAGE).unwrap();
+    });
+}
+
+/// mmap at an end of a VMA that was never touched, and munmap of the new pages, change the bounds of the VMA
+/// with a leaf of the tree latched. Both calls need a claim if they may wait: if a page is mapped in the
+/// range, or if the VMA has a reader or an anon_vma.
+#[test]
+fn bounds_that_change_with_a_latched_leaf_neither_wait_nor_leave_pages() {
+    with_range_writers(|_, process, cpu| {
+        let (low, high, end) = (AT - 2 * PAGE, AT + 4 * PAGE, AT + 6 * PAGE);
+        let bounds = || {
+            let range = process.vma_info(AT).unwrap().range;
+            (range.start(), range.end())
+        };
+        let shrink = || {
+            for at in [low, high] {
+                process.munmap(at, 2 * PAGE).unwrap();
+            }
+            assert_eq!(bounds(), (AT, high));
+        };
+        let grow = || {
+            for at in [low, high] {
+                anon(process, at, 2);
+            }
+            assert_eq!(bounds(), (low, end));
+        };
+        // These mappings keep the page tables. The leaf of the tree does not end with the VMA.
+        for at in [AT - 16 * PAGE, AT + 16 * PAGE] {
+            anon(process, at, 1);
+            process.store(cpu, at, 1u64).unwrap();
+        }
+        anon(process, AT, 4);
+        grow();
+        shrink();
+        // munmap of a hole and an end, and of an end at a time.
+        grow();
+        process.munmap(high + PAGE, 3 * PAGE).unwrap();
+        process.munmap(low - PAGE, 2 * PAGE).unwrap();
+        assert_eq!(bounds(), (low + PAGE, high + PAGE));
+        shrink();
+        // Maps the page of zeroes, without an anon_vma.
+        grow();
+        for at in [low, high, AT] {
+            assert_eq!(process.load(cpu, at), Ok(0u64));
+        }
+        shrink();
+        for at in [low, high] {
+            assert_eq!(process.load::<u64>(cpu, at), Err(hole(at)));
+        }
+        assert_eq!(process.load(cpu, AT), Ok(0u64));
+        let reader = process.find_vma(AT).unwrap();
+        thread::scope(|scope| {
+            let writer = scope.spawn(grow);
+            until(|| is_claimed(process, AT) || writer.is_finished());
+            drop(reader);
+            writer.join().unwrap();
+        });
+        process.store(cpu, AT, 1u64).unwrap();
+        shrink();
+        grow();
+        assert_eq!(process.load(cpu, AT), Ok(1u64));
+        process.munmap(AT - 16 * PAGE, 40 * PAGE).unwrap();
+    });
+}
+
+/// A fixed range that must not replace mappings begins with a hole and ends with a mapping. The call reports
+/// that the range is occupied, although a later check would fail too.
+#[test]
+fn fixed_range_that_begins_with_a_hole_is_occupied() {
+    with_range_writers(|_, process, _| {
+        anon(process, AT + PAGE, 1);
+        process.set_mdwe(Mdwe::REFUSE_EXEC_GAIN).unwrap();
+        let writable = RW | Prot::EXEC;
+        let map = |pages| process.mmap(AT, pages * PAGE, writable, NEW, None, 0);
+        assert_eq!((map(2), map(1)), (Err(MmapError::Occupied), Err(MmapError::AccessDenied)));
     });
 }
 

@@ -120,7 +120,7 @@ pub mod publish;
 pub(crate) mod read;
 mod release;
 mod spare_nodes;
-mod unclaimed;
+pub(crate) mod unclaimed;
 pub mod write_set;
 
 use core::marker::PhantomData;

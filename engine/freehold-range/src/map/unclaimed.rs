@@ -1,8 +1,8 @@
 //! Changes of one leaf that need no claim: the leaf is latched once, for the whole change.
 //!
 //! An insertion into a hole, the removal of whole entries and a short change of a write set are the most
-//! frequent changes. If one leaf has all entries that such a change reads, the latch of the leaf does the
-//! work of a claim. No other writer changes the leaf, and readers see the change as one step. The general
+//! frequent changes, and so are new bounds of one entry at a hole. If one leaf has all entries that such a
+//! change reads, the latch of the leaf does the work of a claim. No other writer changes the leaf, and readers see the change as one step. The general
 //! way, for every other change, is a claim (`claim_writer.rs`, `hole_claim.rs`) and its end (`publish.rs`).
 //! The insertion changes nothing if it needs a claim; the others then make the claim under the same latch.
 //!
@@ -30,11 +30,25 @@ use super::leaf_path::{LatchedLeaf, LeafPath};
 use super::node::{Node, Slot};
 use super::write_set::WriteSetSpan;
 
+/// The result of [`ClaimWriter::insert_unclaimed`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Filled {
+    /// The entry was inserted.
+    Inserted,
+    /// An entry that touches the hole was extended. The new entry was not inserted.
+    Extended,
+    /// The map is unchanged. The hole must be claimed, for example because two entries must be joined or
+    /// because the insertion needs more than one leaf.
+    NeedsClaim,
+}
+
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
-    /// Inserts an entry into the hole that contains its range, without claiming it. Returns true if the entry
-    /// was inserted. Inserts nothing and returns false if `joins` returns true for an entry that touches the
-    /// hole, or if the insertion needs more than one leaf; the caller then claims the hole. `guard` is the
-    /// same as for [`claim_hole`](Self::claim_hole).
+    /// Fills the hole at the range of `with` in one step, without a claim: inserts `with`, or extends an entry
+    /// that touches the hole. `guard` is the same as for [`claim_hole`](Self::claim_hole).
+    ///
+    /// `joins(entry)` returns true if an entry that touches the hole must be joined with `with`. If only one
+    /// entry must be joined, `extend` is called with this entry in its new bounds. If `extend` returns true,
+    /// the entry gets these bounds. `extend` returns false if the entry needs a claim.
     ///
     /// # Errors
     ///
@@ -50,35 +64,52 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         with: &Entry,
         guard: impl Fn(&Entry) -> u64,
         joins: impl Fn(&Entry) -> bool,
-    ) -> Result<bool, ClaimError> {
+        extend: impl FnOnce(&Entry) -> bool,
+    ) -> Result<Filled, ClaimError> {
         assert_fits(with.start, with.end, core::slice::from_ref(with));
         self.ensure_spares()?;
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);
         let LeafPath { leaf, at, .. } = latched.path;
         if !fits_in_leaf(&latched.path, with.start, self.map.fan) {
-            return Ok(false);
+            return Ok(Filled::NeedsClaim);
         }
         let neighbours =
             Neighbours::of(leaf, at, with, &guard, &|_| false).map_err(|no| no.note_waiter(leaf))?;
-        let joins = |at: usize| leaf.slot(at).entry().is_some_and(|entry| joins(&entry));
-        if neighbours.before.is_some() && joins(at - 1) || neighbours.behind.is_some() && joins(at) {
-            return Ok(false);
+        let joined = |at: usize| leaf.slot(at).entry().filter(&joins).map(|entry| (at, entry));
+        let before = neighbours.before.and_then(|_| joined(at - 1));
+        let behind = neighbours.behind.and_then(|_| joined(at));
+        let (at, entry) = match (before, behind) {
+            (None, None) => {
+                latched.hold();
+                leaf.splice(at, 0, &[Slot::of(with)]);
+                return Ok(Filled::Inserted);
+            }
+            (Some(_), Some(_)) => return Ok(Filled::NeedsClaim),
+            (Some(one), None) | (None, Some(one)) => one,
+        };
+        let whole = Entry { start: entry.start.min(with.start), end: entry.end.max(with.end), ..entry };
+        if !extend(&whole) {
+            return Ok(Filled::NeedsClaim);
         }
         latched.hold();
-        leaf.splice(at, 0, &[Slot::of(with)]);
-        Ok(true)
+        leaf.set(at, Slot::of(&whole));
+        Ok(Filled::Extended)
     }
 
-    /// Removes the entries in `[start, end)` in one step without a claim, if all of them lie inside the range
-    /// and in one leaf. Otherwise claims these entries, and the entries that touch the range, like
-    /// [`claim`](Self::claim) with cuts. Returns true if the entries were removed.
+    /// Makes `[start, end)` a hole in one step without a claim, if all entries in it lie inside the range and
+    /// in one leaf, or if the range is an end of one entry. Otherwise claims the entries in the range, and the
+    /// entries that touch it, like [`claim`](Self::claim) with cuts. Returns true if the range is a hole.
     ///
     /// `take(entry)` is called for each entry in ascending order, and returns false if the entry needs a
     /// claim. Before it returns false, it undoes the effects of the earlier calls. `reserve(before, behind)`
     /// is called last, with the ends of the hole that the removal makes. If it returns a value, a
     /// [reservation](RESERVED) with this value replaces the entries, from the start of the first to the end
     /// of the last.
+    ///
+    /// If the range is an end of one entry, only `cut(rest, before, behind)` is called, with the rest of the
+    /// entry and the ends of the hole behind or in front of the rest. `cut` returns false if the entry needs
+    /// a claim.
     ///
     /// # Errors
     ///
@@ -94,17 +125,22 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         end: u64,
         take: impl FnMut(&Entry) -> bool,
         reserve: impl FnOnce(u64, u64) -> Option<NonZeroU64>,
+        cut: impl FnOnce(&Entry, u64, u64) -> bool,
     ) -> Result<bool, ClaimError> {
         assert!(start < end, "the removed range is empty");
         let request = ClaimRequest::of(start, end, true, true);
         self.ensure_spares()?;
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, start);
-        let removed = remove_whole_entries(&latched, start, end, take, reserve);
-        if let Some(gap) = removed {
+        let hole = remove_whole_entries(&latched, start, end, take, reserve)
+            .or_else(|| cut_end(&latched, start, end, cut));
+        if let Some((start, end)) = hole {
+            let gap = end - start;
+            let above = latched.path.above.filter(|_| gap > 0);
+            let kept = above.is_none_or(|(node, word, slot)| node.datum(slot) >= gap && node.unchanged(word));
             drop(latched);
-            if let Some((start, bytes)) = gap {
-                self.raise_gap(start, bytes);
+            if !kept {
+                self.raise_gap(start, gap);
             }
             return Ok(true);
         }
@@ -189,9 +225,9 @@ fn store_span<H: Host, const SLOTS: usize>(
 }
 
 /// Removes the entries in `[start, end)` from a latched leaf, if all of them lie inside the range and may be
-/// removed under this latch. Returns `None` if they were not removed. Otherwise returns the start and size of
-/// the gap for which the gap words must be raised, if there is such a gap. `take` and `reserve` are the same
-/// as for [`ClaimWriter::remove_or_claim`].
+/// removed under this latch. Returns the hole that the removal makes, or an empty hole if it makes none.
+/// Returns `None` if the entries were not removed. `take` and `reserve` are the same as for
+/// [`ClaimWriter::remove_or_claim`].
 #[inline]
 fn remove_whole_entries<H: Host, const SLOTS: usize>(
     latched: &LatchedLeaf<'_, H, SLOTS>,
@@ -199,7 +235,7 @@ fn remove_whole_entries<H: Host, const SLOTS: usize>(
     end: u64,
     mut take: impl FnMut(&Entry) -> bool,
     reserve: impl FnOnce(u64, u64) -> Option<NonZeroU64>,
-) -> Option<Option<(u64, u64)>> {
+) -> Option<(u64, u64)> {
     let &LeafPath { leaf, at, lo, above, .. } = &latched.path;
     let behind = end_of_whole_entries(leaf, at, start, end)?;
     // The node above keeps the end of the leaf.
@@ -216,13 +252,49 @@ fn remove_whole_entries<H: Host, const SLOTS: usize>(
         let reservation = Entry { start: leaf.start(at), end: leaf.end(behind - 1), value };
         latched.hold();
         leaf.splice(at, behind - at, &[Slot::of(&reservation)]);
-        return Some(None);
+        return Some((hole_start, hole_start));
     }
     latched.hold();
     leaf.open(at, behind - at, 0);
-    let gap = hole_end - hole_start;
-    let kept = above.is_none_or(|(node, word, slot)| node.datum(slot) >= gap && node.unchanged(word));
-    Some((!kept).then_some((hole_start, gap)))
+    Some((hole_start, hole_end))
+}
+
+/// Cuts `[start, end)` off an entry of a latched leaf, if the range is an end of this entry and overlaps no
+/// other entry. Returns the hole, or `None` if nothing was cut. `cut` is the same as for
+/// [`ClaimWriter::remove_or_claim`].
+#[inline]
+fn cut_end<H: Host, const SLOTS: usize>(
+    latched: &LatchedLeaf<'_, H, SLOTS>,
+    start: u64,
+    end: u64,
+    cut: impl FnOnce(&Entry, u64, u64) -> bool,
+) -> Option<(u64, u64)> {
+    let &LeafPath { leaf, at, lo, above, .. } = &latched.path;
+    let entry = if at < leaf.count() { leaf.slot(at).entry()? } else { return None };
+    let mark = Mark::of(leaf.datum(at));
+    if mark.is_claimed() || mark.is_reservation() {
+        return None;
+    }
+    let (rest, hole) = match (entry.start < start, end < entry.end) {
+        (true, false) => {
+            let is_last = at + 1 == leaf.count();
+            // The node above keeps the end of the leaf.
+            if is_last && above.is_some() {
+                return None;
+            }
+            (Entry { end: start, ..entry }, (start, if is_last { u64::MAX } else { leaf.start(at + 1) }))
+        }
+        (false, true) if entry.start < end => {
+            (Entry { start: end, ..entry }, (if at > 0 { leaf.end(at - 1) } else { lo }, end))
+        }
+        _ => return None,
+    };
+    if end > hole.1 || !cut(&rest, hole.0, hole.1) {
+        return None;
+    }
+    latched.hold();
+    leaf.set(at, Slot::of(&rest));
+    Some(hole)
 }
 
 /// Returns the slot behind the entries that lie inside `[start, end)`, which begin at slot `at` of a held

@@ -10,7 +10,9 @@
 
 mod stage;
 
-use freehold_range::{ClaimError, Entry, RESERVED, WriteSet};
+use std::cell::Cell;
+
+use freehold_range::{ClaimError, Entry, Filled, RESERVED, WriteSet};
 
 use crate::support::model::entry;
 use stage::{BASE, END, Item, Kind, Map, Shape, Stage};
@@ -169,24 +171,47 @@ fn claim_hole_and_publish(stage: &mut Stage<'_>, range: (u64, u64), variant: usi
 }
 
 #[test]
-fn unclaimed_entries_are_inserted_into_holes() {
-    cases(|shape, range, number| shape.act(|stage| insert_unclaimed(stage, range, number % 2 == 0)));
+fn holes_are_filled_without_a_claim() {
+    let extended = Cell::new(0);
+    cases(|shape, range, number| {
+        shape.act(|stage| {
+            let filled = insert_unclaimed(stage, range, number % 3);
+            extended.set(extended.get() + usize::from(filled == Ok(Filled::Extended)));
+        })
+    });
+    assert!(extended.get() > 0, "no entry was extended");
 }
 
-fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), joins: bool) {
+/// Fills a hole without a claim. In variants 1 and 2, each entry that touches the hole must be joined. In
+/// variant 2, the entry needs a claim.
+fn insert_unclaimed(stage: &mut Stage<'_>, range: (u64, u64), variant: usize) -> Result<Filled, ClaimError> {
     let new = entry(range.0, range.1, 70);
     let sides = stage.hole_claim_of(range, kept, &[]);
-    let result = stage.writer.insert_unclaimed(&new, kept, |_| joins);
+    let touching: Vec<_> = sides.iter().flatten().flatten().map(|it| it.entry).collect();
+    let mut extended = None;
+    let extend = |whole: &Entry| {
+        extended = Some(*whole);
+        variant == 1
+    };
+    let result = stage.writer.insert_unclaimed(&new, kept, |_| variant > 0, extend);
     match result {
-        Ok(true) => {
-            let sides = sides.expect("a neighbour belongs to another writer, or the range is no hole");
-            assert!(!joins || sides == [None, None], "{range:?} joins");
+        Ok(Filled::Inserted) => {
+            assert!(sides.is_ok(), "{range:?}: a neighbour belongs to another writer, or this is no hole");
+            assert!(variant == 0 || touching.is_empty(), "{range:?} joins");
             stage.put(range.0, range.1, &[new]);
         }
-        Ok(false) => {}
+        Ok(Filled::Extended) => {
+            assert!(variant == 1 && touching.len() == 1, "{range:?} joins {touching:?}");
+            let (start, end) = (touching[0].start.min(range.0), touching[0].end.max(range.1));
+            let whole = Entry { start, end, ..touching[0] };
+            assert_eq!(extended, Some(whole), "{range:?}");
+            stage.put(start, end, &[whole]);
+        }
+        Ok(Filled::NeedsClaim) => {}
         Err(why) => assert_eq!(Err(why), sides.map(|_| ()), "{range:?}"),
     }
     stage.check(&[]);
+    result
 }
 
 #[test]
@@ -198,13 +223,21 @@ fn whole_entries_are_removed_and_others_claimed() {
 }
 
 /// Removes the entries of a range or claims them. In variant 1 a reservation replaces the entries. In
-/// variants 2 and 3 the first or the last entry must not be removed.
+/// variants 2 and 3 the first or the last entry must not be removed, and no entry must be cut.
 fn remove_or_claim(stage: &mut Stage<'_>, range: (u64, u64), variant: usize, one_leaf: bool) {
     let inside: Vec<_> = stage.within(range.0, range.1).copied().collect();
     let is_whole = |it: &Item| it.kind == Kind::Free && range.0 <= it.entry.start && it.entry.end <= range.1;
     let removable = !inside.is_empty() && inside.iter().all(is_whole) && variant < 2;
     let entries: Vec<_> = inside.iter().map(|it| it.entry).collect();
-    let (mut taken, mut hole) = (Vec::new(), None);
+    let rest = match inside[..] {
+        [Item { entry, kind: Kind::Free }] => match (entry.start < range.0, range.1 < entry.end) {
+            (true, false) => Some((Entry { end: range.0, ..entry }, range.0)),
+            (false, true) => Some((Entry { start: range.1, ..entry }, entry.start)),
+            _ => None,
+        },
+        _ => None,
+    };
+    let (mut taken, mut hole, mut cut) = (Vec::new(), None, None);
     let value = std::num::NonZeroU64::new(RESERVED).unwrap();
     let result = stage.writer.remove_or_claim(
         range.0,
@@ -217,9 +250,22 @@ fn remove_or_claim(stage: &mut Stage<'_>, range: (u64, u64), variant: usize, one
             hole = Some((before, behind));
             (variant == 1).then_some(value)
         },
+        |rest, before, behind| {
+            cut = Some((*rest, (before, behind)));
+            variant < 2
+        },
     );
+    if let Some((rest, gone)) = rest
+        && result == Ok(true)
+    {
+        stage.put(entries[0].start, entries[0].end, &[rest]);
+        assert_eq!(cut, stage.hole(gone).map(|hole| (rest, hole)), "{range:?}");
+        assert!(variant < 2 && taken.is_empty() && hole.is_none(), "{range:?}: an entry was cut and removed");
+        return stage.check(&[]);
+    }
     if result != Ok(true) {
         assert!(!(removable && one_leaf), "{range:?}: whole entries of one leaf were not removed");
+        assert!(!(rest.is_some() && variant < 2 && one_leaf), "{range:?}: the only entry was not cut");
         assert_eq!(hole, None, "{range:?}: a refused removal makes a hole");
         let expected = stage.claim_of(range.0, range.1, true);
         assert_eq!(result.map(|_| ()), expected.as_ref().map(|_| ()).map_err(|why| *why), "{range:?}");

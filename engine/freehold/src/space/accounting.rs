@@ -67,7 +67,7 @@ impl<P: Platform> Counters<P> {
     pub fn count_removed(&self, guard: &WriteGuard<'_, P>, flags: VmFlags, pages: PageCount) {
         let (kind, less) = (Size::of(flags), pages.get());
         match guard.limit_reservation() {
-            Some(_) => self.give_vma_credits(kind, less),
+            Some(_) => self.give_vma_credits(1, kind, less),
             None => {
                 self.remove_exclusive(Size::Vmas, 1);
                 self.remove_exclusive(Size::Total, less);
@@ -76,6 +76,11 @@ impl<P: Platform> Counters<P> {
                 }
             }
         }
+    }
+
+    /// Counts pages that a range writer has cut off a VMA with these flags.
+    pub fn count_cut(&self, flags: VmFlags, pages: PageCount) {
+        self.give_vma_credits(0, Size::of(flags), pages.get());
     }
 
     /// Counts mapped pages whose flags changed from `old` to `new`. The caller has charged pages that now

@@ -27,7 +27,7 @@ use crate::{
     },
     vma::{Vma, flags::VmFlags, locked_list::LockedVmas, owned::OwnedVma},
 };
-use freehold_range::{ClaimError, Entry};
+use freehold_range::{ClaimError, Entry, Filled};
 use freehold_sync::{Killed, MmapWriteGuard, Rank, rank};
 use freehold_vmspace::{PageCount, UserRange};
 
@@ -379,10 +379,11 @@ impl<P: Platform> WriteGuard<'_, P> {
 }
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim.
-    /// Stores nothing and returns false in two cases: the leaf has no room, or `joins` returns true for a VMA
-    /// that touches the hole. In the second case the mapping must merge with that VMA. Other tasks may use
-    /// the VMA as soon as it is stored. A VMA that is not stored is freed.
+    /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim. If
+    /// `joins` returns true for a VMA that touches the hole, the mapping must merge with that VMA, and
+    /// `extend` is called with that VMA and its new bounds. `extend` returns false if it cannot set the bounds
+    /// without a claim. Other tasks may use the VMA as soon as it is stored. A VMA that is not stored is
+    /// freed.
     ///
     /// # Errors
     ///
@@ -391,14 +392,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         &self,
         vma: OwnedVma<'_, P>,
         joins: impl Fn(&Vma<P>) -> bool,
-    ) -> Result<bool, ClaimError> {
+        extend: impl FnOnce(&Vma<P>, UserRange) -> bool,
+    ) -> Result<Filled, ClaimError> {
         let vma = vma.into_ref();
         debug_assert!(vma.is_anonymous() && !vma.anon().is_some(), "the VMA can be found without the tree");
         LockedVmas::attach_unlocked(vma, &self.right);
         let kept = |above: &Entry| self.guard_bytes(above);
         let joins = |touching: &Entry| self.slot(touching).vma().is_some_and(&joins);
-        let stored = self.claims().insert_unclaimed(&entry(vma), kept, joins);
-        if stored != Ok(true) {
+        let extend = |whole: &Entry| {
+            self.slot(whole).vma().is_some_and(|vma| extend(vma, UserRange::new(whole.start, whole.end)))
+        };
+        let stored = self.claims().insert_unclaimed(&entry(vma), kept, joins, extend);
+        if stored != Ok(Filled::Inserted) {
             LockedVmas::detach_unfound(vma, &self.right);
             // SAFETY: the VMA was just detached, and no task had found it.
             drop(unsafe { self.space.engine.slab.own(vma) });

@@ -189,6 +189,16 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Returns false if a mapping at `start` needs a claim: because a mapping is there, or because it may have
+    /// to merge with a VMA before it that has an anon_vma. The result is a hint.
+    pub(crate) fn may_map_unclaimed(&self, start: u64) -> bool {
+        let rcu = P::rcu_read();
+        let Lookup::Found(found) = self.tree.next(&rcu, start.saturating_sub(1)) else { return true };
+        // SAFETY: the entry was found in the read section of `rcu`, which is still open.
+        let before = unsafe { decode::<P>(&found) }.vma().filter(|_| found.end == start);
+        found.start > start || found.end == start && !before.is_some_and(|vma| vma.anon().is_some())
+    }
+
     /// Returns the state in which the address `addr` was at some instant during the call.
     pub(crate) fn address_state(&self, addr: u64) -> AddressState {
         let rcu = P::rcu_read();

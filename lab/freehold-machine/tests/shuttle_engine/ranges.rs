@@ -52,6 +52,7 @@ enum Change {
     MapFixed,
     Unmap,
     UnmapMiddle,
+    UnmapEndAndBack,
     ProtectMiddle,
     ProtectAndBack,
     DontFork,
@@ -64,13 +65,14 @@ enum Change {
 }
 
 /// All changes.
-const CHANGES: [Change; 13] = {
+const CHANGES: [Change; 14] = {
     use Change::*;
     [
         MapAnywhere,
         MapFixed,
         Unmap,
         UnmapMiddle,
+        UnmapEndAndBack,
         ProtectMiddle,
         ProtectAndBack,
         DontFork,
@@ -115,6 +117,10 @@ fn change(scene: &Scene, cpu: usize, change: Change, at: u64) -> Option<Process>
         Change::MapFixed => map(process, at..at + 3, ANON),
         Change::Unmap => unmap(process, at..at + 3),
         Change::UnmapMiddle => unmap(process, at + 1..at + 2),
+        Change::UnmapEndAndBack => {
+            unmap(process, PAGES - at..PAGES);
+            map(process, PAGES - at..PAGES, ANON);
+        }
         Change::ProtectMiddle => {
             let done = process.mprotect(middle, PAGE, R);
             assert!(matches!(done, Ok(()) | Err(MprotectError::NotMapped)), "{done:?}");
@@ -329,6 +335,39 @@ fn pages_of_a_mapping_are_protected_concurrently_with_reads() {
             });
         });
         assert_eq!(scene.process.counts().map_count, 1);
+        scene.process.check();
+        scene.process.clear();
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+/// Two threads extend two mappings into the hole between the mappings, and unmap the new pages again, while a
+/// third thread reads both mappings. Each change of bounds may be made with a leaf of the tree latched.
+#[test]
+fn mappings_grow_and_shrink_concurrently_with_reads() {
+    explore_in(&DESIGNS, "growth and cuts of two mappings, and reads", 200, |locking| {
+        let scene = Scene::new(locking);
+        map(&scene.process, 0..2, ANON);
+        map(&scene.process, 6..8, ANON);
+        thread::scope(|scope| {
+            let scene = &scene;
+            for pages in [2..4, 4..6] {
+                scope.spawn(move || {
+                    map(&scene.process, pages.clone(), ANON);
+                    unmap(&scene.process, pages);
+                });
+            }
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(2);
+                for number in [1, 2, 6, 5, 1] {
+                    let found = scene.process.load(&mut cpu, page(number));
+                    let is_new = (2..6).contains(&number);
+                    assert!(found == Ok(0u64) || is_new && found == unmapped(page(number)), "{found:?}");
+                }
+            });
+        });
+        assert_eq!(scene.process.counts().map_count, 2);
         scene.process.check();
         scene.process.clear();
         scene.assert_empty();

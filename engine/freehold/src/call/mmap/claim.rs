@@ -104,9 +104,8 @@ impl<P: Platform> MmapRequest<P> {
         (!range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE).then_some(range)
     }
 
-    /// Returns true for private anonymous memory without a fixed address.
+    /// Returns true for private anonymous memory.
     pub(super) fn is_private_anonymous(&self) -> bool {
-        let anywhere = !self.flags.contains(MapFlags::FIXED);
-        anywhere && matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE == PRIVATE
+        matches!(self.object, Object::Anonymous) && self.flags.bits() & TYPE == PRIVATE
     }
 }

@@ -169,9 +169,8 @@ impl<P: Platform> AddressSpace<P> {
         Ok(range.start())
     }
 
-    /// Creates the mapping while other writers may be active. Private anonymous memory that merges with no
-    /// neighbour is mapped without a claim. This case is the most frequent one and needs a single change of
-    /// the tree.
+    /// Creates the mapping while other writers may be active. Private anonymous memory in a hole is mapped
+    /// without a claim if possible. This case is the most frequent one and needs a single change of the tree.
     #[inline(never)]
     fn map_concurrently(
         &self,
@@ -181,12 +180,19 @@ impl<P: Platform> AddressSpace<P> {
     ) -> Result<u64, MmapError> {
         let state = RangeWriterState::default();
         let mut ranges = self.prefers_ranges();
-        if ranges && request.is_private_anonymous() {
+        let may_succeed = || match fixed {
+            None => !request.flags.contains(MapFlags::FIXED),
+            Some(range) => self.may_map_unclaimed(range.start()),
+        };
+        if ranges && request.is_private_anonymous() && may_succeed() {
             let asked = request.vm_flags;
-            match self.map_unclaimed(&state, request)? {
-                Unclaimed::Mapped(start) => return Ok(start),
-                Unclaimed::NeedsClaim => ranges = self.prefers_ranges(),
-                Unclaimed::NeedsExclusive => ranges = false,
+            match self.map_unclaimed(&state, request, fixed) {
+                Ok(Unclaimed::Mapped(start)) => return Ok(start),
+                Ok(Unclaimed::NeedsClaim) => ranges = self.prefers_ranges(),
+                Ok(Unclaimed::NeedsExclusive) => ranges = false,
+                // A claim determines the error, because the range may have to be replaced.
+                Err(_) if fixed.is_some() => {}
+                Err(error) => return Err(error),
             }
             request.vm_flags = asked;
         }
@@ -199,14 +205,18 @@ impl<P: Platform> AddressSpace<P> {
         &self,
         state: &RangeWriterState,
         request: &mut MmapRequest<P>,
+        fixed: Option<UserRange>,
     ) -> Result<Unclaimed, MmapError> {
         let guard = match self.enter_range_writer(state, || request.limit_demand(self)) {
             RangeClaim::Granted(guard, ()) => guard,
             RangeClaim::NeedsExclusive => return Ok(Unclaimed::NeedsExclusive),
             RangeClaim::Killed => return Err(MmapError::Killed),
         };
-        // The insertion checks whether the hint is free.
-        let hint = guard.unchecked_hint(request);
+        // The insertion checks whether the hint or the fixed range is free.
+        let hint = match fixed {
+            Some(range) => Some(range.start()),
+            None => guard.unchecked_hint(request),
+        };
         // If there is no place, the exclusive writer repeats the search and determines the error.
         let Some(start) = hint.or_else(|| guard.place(request).ok()) else {
             return Ok(Unclaimed::NeedsExclusive);

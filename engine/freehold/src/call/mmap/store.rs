@@ -35,7 +35,7 @@ use crate::{
         merge::{Attrs, can_append, can_prepend},
     },
 };
-use freehold_range::ClaimError;
+use freehold_range::{ClaimError, Filled};
 use freehold_vmspace::{PageCount, UserRange};
 
 /// Result of an attempt to store a mapping without a claim.
@@ -49,7 +49,8 @@ pub(super) enum Stored {
     Occupied,
     /// Another range writer has claimed a VMA next to the mapping.
     Contended,
-    /// The mapping merges with a VMA, or there is no memory or no slot for a new entry of the tree.
+    /// The mapping merges with VMAs that must be claimed, or there is no memory or no slot for a new entry of
+    /// the tree.
     NeedsClaim,
 }
 
@@ -140,7 +141,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.count_stored(request, charge, Some(vma)))
     }
 
-    /// Stores private anonymous memory as a range writer without a claim, if it merges with no neighbour.
+    /// Stores private anonymous memory as a range writer without a claim, if it merges with no neighbour or
+    /// extends one neighbour whose bounds are [simple to change](WriteGuard::resize_latched).
     pub(super) fn store_unclaimed(
         &self,
         request: &MmapRequest<P>,
@@ -153,14 +155,18 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             true => can_append(side, &attrs),
             false => can_prepend(&attrs, range.end() - range.start(), side),
         };
-        match self.insert_unclaimed(vma, joins) {
-            Ok(true) => {}
-            Ok(false) => return Ok(Stored::NeedsClaim),
+        let extend = |side: &Vma<P>, whole: UserRange| {
+            let pgoff = if side.start() == whole.start() { side.pgoff() } else { attrs.pgoff };
+            self.resize_latched(side, (whole, pgoff), attrs.flags & VmFlags::STICKY, || true)
+        };
+        match self.insert_unclaimed(vma, joins, extend) {
+            Ok(Filled::Inserted) => self.space.counters.count_vmas(self, 1),
+            Ok(Filled::Extended) => {}
+            Ok(Filled::NeedsClaim) => return Ok(Stored::NeedsClaim),
             Err(ClaimError::NotAHole) => return Ok(Stored::Occupied),
             Err(ClaimError::Contended) => return Ok(Stored::Contended),
             Err(ClaimError::NeedsExclusive | ClaimError::NoMemory) => return Ok(Stored::NeedsClaim),
         }
-        self.space.counters.count_vmas(self, 1);
         Ok(Stored::Done { populate: self.count_stored(request, charge, None) })
     }
 

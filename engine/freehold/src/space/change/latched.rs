@@ -13,9 +13,14 @@
 //! | the range is small and no page is mapped in it | leave revoked rights in TLBs when the latch ends |
 //! | this CPU caches free VMAs | use the heap. VMAs that the change removes are freed after the latch |
 //!
-//! `AddressSpace::with_write_range` (`claim.rs`) calls this file. `ranges` (`shuttle_engine`) runs simple
-//! changes concurrently with all others. With debug assertions, the lock order finds a wait for a lock, and
-//! the test machine finds other waits, flushes and uses of the heap.
+//! A change of attributes uses the write set (`change_or_claim`). New bounds of one VMA do not, because the
+//! tree stores them itself (`resize_latched`): mmap extends a VMA, and munmap cuts an end off. New bounds need
+//! no free VMA, and no page may be mapped in the part that is cut off.
+//!
+//! `AddressSpace::with_write_range` (`claim.rs`), mmap (`call/mmap/store.rs`) and munmap
+//! (`unmap_unclaimed.rs`) call this file. `ranges` (`shuttle_engine`) runs simple changes concurrently with
+//! all others. With debug assertions, the lock order finds a wait for a lock, and the test machine finds
+//! other waits, flushes and uses of the heap.
 
 use super::unmap::is_small;
 use crate::{
@@ -25,7 +30,7 @@ use crate::{
 };
 use freehold_pagetable::VaRange;
 use freehold_range::{ClaimError, Entry};
-use freehold_vmspace::UserRange;
+use freehold_vmspace::{PageIndex, UserRange};
 
 /// Maximum number of VMAs that a change adds: one for each end of its range.
 const MAX_VMAS: usize = 2;
@@ -52,14 +57,38 @@ impl<P: Platform> WriteGuard<'_, P> {
         })
     }
 
+    /// Gives a VMA new bounds and adds `flags`, if that is simple and `allowed` returns true. The caller has
+    /// latched the leaf of the VMA, and stores the new bounds of its entry before the latch ends. Returns true
+    /// if the bounds are changed. Never waits.
+    #[inline]
+    pub(crate) fn resize_latched(
+        &self,
+        vma: &Vma<P>,
+        (range, pgoff): (UserRange, PageIndex),
+        flags: VmFlags,
+        allowed: impl FnOnce() -> bool,
+    ) -> bool {
+        let done = self.try_lock_simple(vma) && allowed();
+        if done {
+            let right = self.lock_vma(vma);
+            right.set_flags(vma.flags() | flags);
+            right.set_bounds(range, pgoff);
+        }
+        // Another writer may have the VMA when the latch ends.
+        self.locked.unlock_all();
+        done
+    }
+
+    /// Write-locks a VMA, if a change of its attributes or bounds needs no other lock. Never waits.
+    #[inline]
+    fn try_lock_simple(&self, vma: &Vma<P>) -> bool {
+        is_simple(vma) && self.locked.try_lock_unread(vma, &self.right) && !vma.anon().is_some()
+    }
+
     /// Write-locks the VMAs of the write set, if a change of `range` is simple. Never waits.
     #[inline]
     fn lock_simple(&self, range: UserRange) -> bool {
-        let lock = |entry: &Entry| {
-            self.slot(entry).vma().is_some_and(|vma| {
-                is_simple(vma) && self.locked.try_lock_unread(vma, &self.right) && !vma.anon().is_some()
-            })
-        };
+        let lock = |entry: &Entry| self.slot(entry).vma().is_some_and(|vma| self.try_lock_simple(vma));
         is_small(range)
             && self.space.engine.slab.caches(MAX_VMAS)
             && self.claims().all_claimed(lock)

@@ -108,7 +108,7 @@ pub(super) struct Totals {
     pages: PageCount,
     locked: PageCount,
     /// Committed pages.
-    committed: PageCount,
+    pub(super) committed: PageCount,
     /// Number of VMAs that are zapped with the lock held for writing.
     special: u64,
     /// Number of VMAs that are linked in a file's tree.

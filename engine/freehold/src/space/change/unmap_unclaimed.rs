@@ -10,8 +10,9 @@
 //! - The step stores the closing reservation if anything is mapped. A small range is then zapped inside the
 //!   gate, and one flush covers its pages and its page tables.
 //!
-//! The general way is needed for cut or sealed VMAs, and for VMAs that a userfaultfd watches: notices of a
-//! userfaultfd need memory. Code that runs with the leaf latched must not allocate, wait or call a driver.
+//! An end of a VMA is cut off in one step if nothing is mapped there and the VMA is simple (`latched.rs`). The
+//! general way is needed for other cuts, for sealed VMAs, and for VMAs that a userfaultfd watches: notices of
+//! a userfaultfd need memory. Code that runs with the leaf latched must not allocate, wait or call a driver.
 //!
 //! | the VMAs | the tree has afterwards | settled |
 //! | --- | --- | --- |
@@ -36,8 +37,8 @@ use crate::{
 };
 use core::cell::RefCell;
 use freehold_pagetable::VaRange;
-use freehold_range::ClaimError;
-use freehold_vmspace::UserRange;
+use freehold_range::{ClaimError, Entry};
+use freehold_vmspace::{PageCount, UserRange};
 
 /// Maximum size of a range whose page tables are read with the leaf latched. The range overlaps at most two
 /// tables of the second level, so the time for which the leaf is latched does not depend on the size of a
@@ -65,7 +66,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         range: UserRange,
     ) -> Result<Option<DetachedUnclaimed<'s, P>>, ClaimError> {
         let gathered = RefCell::new(self.gather_nothing(range));
-        let mut closing = None;
+        let (mut closing, mut cut) = (None, None);
         let removed = self.claims().remove_or_claim(
             range.start(),
             range.end(),
@@ -81,6 +82,11 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                     closing_entry(gathered.span()).value
                 })
             },
+            |rest, before, behind| {
+                let vma = self.slot(rest).vma();
+                cut = vma.and_then(|vma| self.cut_latched(vma, rest, VaRange::of(before, behind)));
+                cut.is_some()
+            },
         );
         if removed != Ok(true) {
             debug_assert!(self.locked.is_empty(), "a VMA without a claim is still write-locked");
@@ -88,9 +94,37 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             self.reserve_cuts()?;
             return Ok(None);
         }
-        let gathered = gathered.into_inner();
+        let mut gathered = gathered.into_inner();
+        if let Some((flags, pages)) = cut {
+            self.space.counters.count_cut(flags, pages);
+            if flags.contains(VmFlags::ACCOUNT) {
+                gathered.totals.committed = pages;
+            }
+        }
         let span = gathered.span();
         Ok(Some(DetachedUnclaimed { detached: gathered.detach(span), closing }))
+    }
+
+    /// Returns true if nothing is mapped in `span`, and no page table must be freed when `span` becomes a part
+    /// of `hole`.
+    #[inline]
+    fn has_nothing_mapped(&self, span: UserRange, hole: VaRange) -> bool {
+        let checked = span.end() - span.start() <= MAX_CHECKED_BYTES;
+        checked && self.space.vm.is_settled(span, is_small(span), || hole)
+    }
+
+    /// Cuts an end off a VMA with its leaf latched, if that is simple and leaves nothing to settle in `hole`,
+    /// the hole at the rest. Returns the flags of the VMA and the number of pages of the end.
+    #[inline]
+    fn cut_latched(&self, vma: &Vma<P>, rest: &Entry, hole: VaRange) -> Option<(VmFlags, PageCount)> {
+        let (flags, whole, rest) = (vma.flags(), vma.range(), UserRange::new(rest.start, rest.end));
+        let gone = match rest.start() > whole.start() {
+            true => whole.with_end(rest.start()),
+            false => whole.with_start(rest.end()),
+        };
+        let bounds = (rest, vma.pgoff_of(rest.start()));
+        let unmapped = || self.has_nothing_mapped(gone, hole);
+        self.resize_latched(vma, bounds, VmFlags::empty(), unmapped).then(|| (flags, gone.pages()))
     }
 
     /// Performs settle and retire after [`detach_or_claim`](Self::detach_or_claim), and releases the lock.
@@ -169,8 +203,6 @@ impl<P: Platform> Gathered<'_, '_, P> {
     fn leave_nothing(&self, hole: VaRange) -> bool {
         // Another task may map at these addresses at once, so no tree of the reverse map may have the VMAs.
         let unlinked = self.totals.files == 0 && self.list.iter().all(|vma| !vma.anon().is_some());
-        let span = self.span();
-        let checked = span.end() - span.start() <= MAX_CHECKED_BYTES;
-        unlinked && checked && self.guard.space.vm.is_settled(span, is_small(span), || hole)
+        unlinked && self.guard.has_nothing_mapped(self.span(), hole)
     }
 }

@@ -361,13 +361,13 @@ impl<P: Platform> Counters<P> {
         self.per_cpu.with(|cpu| self.add_credit(cpu, size, less));
     }
 
-    /// Adds a removed VMA of `pages` pages to three credits of this CPU: the credits of VMAs, of the total
+    /// Adds removed VMAs with `pages` pages to three credits of this CPU: the credits of VMAs, of the total
     /// and of `kind`.
     #[inline]
-    pub(in crate::space) fn give_vma_credits(&self, kind: Option<Size>, pages: u64) {
+    pub(in crate::space) fn give_vma_credits(&self, vmas: u64, kind: Option<Size>, pages: u64) {
         self.note_credit();
         self.per_cpu.with(|cpu| {
-            self.add_credit(cpu, Size::Vmas, 1);
+            self.add_credit(cpu, Size::Vmas, vmas);
             self.add_credit(cpu, Size::Total, pages);
             if let Some(kind) = kind {
                 self.add_credit(cpu, kind, pages);
