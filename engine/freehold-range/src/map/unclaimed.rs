@@ -2,9 +2,10 @@
 //!
 //! An insertion into a hole, the removal of whole entries and a short change of a write set are the most
 //! frequent changes, and so are new bounds of one entry at a hole. If one leaf has all entries that such a
-//! change reads, the latch of the leaf does the work of a claim. No other writer changes the leaf, and readers see the change as one step. The general
-//! way, for every other change, is a claim (`claim_writer.rs`, `hole_claim.rs`) and its end (`publish.rs`).
-//! The insertion changes nothing if it needs a claim; the others then make the claim under the same latch.
+//! change reads, the latch of the leaf does the work of a claim. No other writer changes the leaf, and
+//! readers see the change as one step. The general way, for every other change, is a claim
+//! (`claim_writer.rs`, `hole_claim.rs`) and its end (`publish.rs`). The insertion changes nothing if it needs
+//! a claim; the others then make the claim under the same latch.
 //!
 //! | condition | reason |
 //! | --- | --- |
@@ -43,8 +44,8 @@ pub enum Filled {
 }
 
 impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
-    /// Fills the hole at the range of `with` in one step, without a claim: inserts `with`, or extends an entry
-    /// that touches the hole. `guard` is the same as for [`claim_hole`](Self::claim_hole).
+    /// Fills the hole at the range of `with` in one step, without a claim: inserts `with`, or extends an
+    /// entry that touches the hole. `guard` is the same as for [`claim_hole`](Self::claim_hole).
     ///
     /// `joins(entry)` returns true if an entry that touches the hole must be joined with `with`. If only one
     /// entry must be joined, `extend` is called with this entry in its new bounds. If `extend` returns true,
@@ -98,8 +99,8 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
     }
 
     /// Makes `[start, end)` a hole in one step without a claim, if all entries in it lie inside the range and
-    /// in one leaf, or if the range is an end of one entry. Otherwise claims the entries in the range, and the
-    /// entries that touch it, like [`claim`](Self::claim) with cuts. Returns true if the range is a hole.
+    /// in one leaf, or if the range is an end of one entry. Otherwise claims the entries in the range, and
+    /// the entries that touch it, like [`claim`](Self::claim) with cuts. Returns true if the range is a hole.
     ///
     /// `take(entry)` is called for each entry in ascending order, and returns false if the entry needs a
     /// claim. Before it returns false, it undoes the effects of the earlier calls. `reserve(before, behind)`

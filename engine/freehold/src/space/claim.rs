@@ -381,9 +381,9 @@ impl<P: Platform> WriteGuard<'_, P> {
 impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Stores a VMA of anonymous memory into the hole at its addresses in a single step, without a claim. If
     /// `joins` returns true for a VMA that touches the hole, the mapping must merge with that VMA, and
-    /// `extend` is called with that VMA and its new bounds. `extend` returns false if it cannot set the bounds
-    /// without a claim. Other tasks may use the VMA as soon as it is stored. A VMA that is not stored is
-    /// freed.
+    /// `extend` is called with that VMA and its new bounds. `extend` returns false if it cannot set the
+    /// bounds without a claim. Other tasks may use the VMA as soon as it is stored. A VMA that is not stored
+    /// is freed.
     ///
     /// # Errors
     ///

@@ -189,8 +189,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Returns false if a mapping at `start` needs a claim: because a mapping is there, or because it may have
-    /// to merge with a VMA before it that has an anon_vma. The result is a hint.
+    /// Returns false if a mapping at `start` needs a claim: because a mapping is there, or because it may
+    /// have to merge with a VMA before it that has an anon_vma. The result is a hint.
     pub(crate) fn may_map_unclaimed(&self, start: u64) -> bool {
         let rcu = P::rcu_read();
         let Lookup::Found(found) = self.tree.next(&rcu, start.saturating_sub(1)) else { return true };

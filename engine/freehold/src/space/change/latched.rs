@@ -14,8 +14,8 @@
 //! | this CPU caches free VMAs | use the heap. VMAs that the change removes are freed after the latch |
 //!
 //! A change of attributes uses the write set (`change_or_claim`). New bounds of one VMA do not, because the
-//! tree stores them itself (`resize_latched`): mmap extends a VMA, and munmap cuts an end off. New bounds need
-//! no free VMA, and no page may be mapped in the part that is cut off.
+//! tree stores them itself (`resize_latched`): mmap extends a VMA, and munmap cuts an end off. New bounds
+//! need no free VMA, and no page may be mapped in the part that is cut off.
 //!
 //! `AddressSpace::with_write_range` (`claim.rs`), mmap (`call/mmap/store.rs`) and munmap
 //! (`unmap_unclaimed.rs`) call this file. `ranges` (`shuttle_engine`) runs simple changes concurrently with
@@ -58,8 +58,8 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Gives a VMA new bounds and adds `flags`, if that is simple and `allowed` returns true. The caller has
-    /// latched the leaf of the VMA, and stores the new bounds of its entry before the latch ends. Returns true
-    /// if the bounds are changed. Never waits.
+    /// latched the leaf of the VMA, and stores the new bounds of its entry before the latch ends. Returns
+    /// true if the bounds are changed. Never waits.
     #[inline]
     pub(crate) fn resize_latched(
         &self,

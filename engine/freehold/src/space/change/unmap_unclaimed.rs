@@ -10,9 +10,10 @@
 //! - The step stores the closing reservation if anything is mapped. A small range is then zapped inside the
 //!   gate, and one flush covers its pages and its page tables.
 //!
-//! An end of a VMA is cut off in one step if nothing is mapped there and the VMA is simple (`latched.rs`). The
-//! general way is needed for other cuts, for sealed VMAs, and for VMAs that a userfaultfd watches: notices of
-//! a userfaultfd need memory. Code that runs with the leaf latched must not allocate, wait or call a driver.
+//! An end of a VMA is cut off in one step if nothing is mapped there and the VMA is simple (`latched.rs`).
+//! The general way is needed for other cuts, for sealed VMAs, and for VMAs that a userfaultfd watches:
+//! notices of a userfaultfd need memory. Code that runs with the leaf latched must not allocate, wait or call
+//! a driver.
 //!
 //! | the VMAs | the tree has afterwards | settled |
 //! | --- | --- | --- |
@@ -105,8 +106,8 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(Some(DetachedUnclaimed { detached: gathered.detach(span), closing }))
     }
 
-    /// Returns true if nothing is mapped in `span`, and no page table must be freed when `span` becomes a part
-    /// of `hole`.
+    /// Returns true if nothing is mapped in `span`, and no page table must be freed when `span` becomes a
+    /// part of `hole`.
     #[inline]
     fn has_nothing_mapped(&self, span: UserRange, hole: VaRange) -> bool {
         let checked = span.end() - span.start() <= MAX_CHECKED_BYTES;
