@@ -130,14 +130,18 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE.svg")]
     pub picture: Option<PathBuf>,
 
+    /// Write a page for browsers: waits between tasks, memory, faults
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
     /// Print an address space at TIME like /proc/PID/maps, and no report
     ///
     /// TIME counts from the recording's first event: 1.5s, 200ms, 30us, 7ns, or plain seconds.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture", "report"])]
     pub maps_at: Option<u64>,
 
     /// List tasks with their lifetime, calls and faults; do not replay
-    #[arg(long, conflicts_with_all = ["compare", "json", "picture", "maps_at"])]
+    #[arg(long, conflicts_with_all = ["compare", "json", "picture", "report", "maps_at"])]
     pub tasks: bool,
 
     /// Task for --maps-at [default: the first task alive at that time]
@@ -257,6 +261,9 @@ impl ReplayArgs {
         }
         if many > 1 && self.picture.is_some() {
             return Err(format!("--picture takes one recording, but {many} are given"));
+        }
+        if many > 1 && self.report.is_some() {
+            return Err(format!("--report takes one recording, but {many} are given"));
         }
         if many > 1 && self.maps_at.is_some() {
             return Err(format!("--maps-at takes one recording, but {many} are given"));

@@ -72,6 +72,8 @@ fn invalid_arguments_are_refused() {
     }
     let two = parse("freehold replay a b --picture x.svg").expect("each argument is valid on its own");
     assert_eq!(two.check(), Err("--picture takes one recording, but 2 are given".to_owned()));
+    let two = parse("freehold replay a b --report x.html").expect("each argument is valid on its own");
+    assert_eq!(two.check(), Err("--report takes one recording, but 2 are given".to_owned()));
     let two = parse("freehold replay a b --maps-at 1s").expect("each argument is valid on its own");
     assert_eq!(two.check(), Err("--maps-at takes one recording, but 2 are given".to_owned()));
 }

@@ -84,6 +84,8 @@ Examples:
       replay the recording on one design, on four virtual CPUs
   freehold replay --picture git.svg recordings/git.trace.zst
       draw the program's address spaces over time
+  freehold replay --report git.html recordings/git.trace.zst
+      write a page for browsers: waits between tasks, resident memory, faults
   freehold replay --tasks recordings/git.trace.zst
       list the tasks and their lifetimes
   freehold replay --maps-at 1.5s --task 3 recordings/git.trace.zst

@@ -1,8 +1,9 @@
 //! Replays recordings on the engine and checks every answer against Linux's.
 //!
 //! [`replay`] replays a [`Source`] and returns an [`outcome`](mod@outcome). [`report`] writes an outcome for
-//! people and programs. [`picture`] draws the recording itself. [`Tasks`] lists the tasks with their
-//! lifetimes. [`maps_at`] returns the VMAs of one address space at one time. `freehold-cli` has the command;
+//! people and programs. [`analysis`] has the facts of a recording as data, and [`page`] shows both in a page
+//! for browsers. [`picture`] draws the recording itself. [`Tasks`] lists the tasks with their lifetimes.
+//! [`maps_at`] returns the VMAs of one address space at one time. `freehold-cli` has the command;
 //! `docs/reference/replay.md` has the rules of the comparison.
 //!
 //! ```text
@@ -27,6 +28,7 @@
 //! lists the tests; each rule needs a recording that matches Linux and a recording that differs.
 #![deny(unsafe_code)]
 
+pub mod analysis;
 mod answers;
 mod calls;
 mod compare;
@@ -42,6 +44,7 @@ mod maps;
 mod opened;
 mod options;
 pub mod outcome;
+pub mod page;
 mod pagers;
 mod perform;
 pub mod picture;

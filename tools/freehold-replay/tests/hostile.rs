@@ -42,7 +42,8 @@ impl Recording {
         if let Ok(outcome) = &outcome {
             assert!(drawn.is_ok(), "the recording is replayed, but not drawn");
             let outcomes = std::slice::from_ref(outcome);
-            let words = report::single(outcome) + &report::compare(outcomes) + &report::json(outcomes, &[]);
+            let words =
+                report::single(outcome) + &report::compare(outcomes) + &report::json(outcomes, &[], &[]);
             assert!(words.contains("recordings"));
         }
         outcome

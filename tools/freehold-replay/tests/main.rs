@@ -3,6 +3,7 @@
 //!
 //! | module | recordings |
 //! | --- | --- |
+//! | `analysis` | the sums of analyses of several recordings |
 //! | `corpus` | files directly in `recordings`, and in `../shared/traces` if it exists, on all lock designs |
 //! | `suites` | subfolders of `recordings`: test suites, causes of earlier differences, real programs |
 //! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines, which a test contains; each recording tests one rule of the comparison |
@@ -13,6 +14,7 @@
 //! whose difference the replay must find. `docs/reference/trace-format.md` describes the lines of a
 //! recording.
 
+mod analysis;
 mod corpus;
 mod hostile;
 mod limits;

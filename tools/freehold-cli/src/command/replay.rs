@@ -1,9 +1,9 @@
-//! `freehold replay`: replays each recording that the arguments name, prints the reports, and writes the JSON
-//! and the picture. If a recording cannot be read, the other recordings are still replayed.
+//! `freehold replay`: replays each recording that the arguments name, prints the reports, and writes the
+//! JSON, the page and the picture. If a recording cannot be read, the other recordings are still replayed.
 //!
 //! 1. Options and output files are checked.
 //! 2. Each recording is opened and replayed on each requested design; its report is printed.
-//! 3. The summary, the JSON and the picture are written.
+//! 3. The summary, the JSON, the page and the picture are written.
 //!
 //! Exit status: 0 without differences, 1 with differences, 2 if a recording or an argument was unusable. With
 //! `--maps-at` or `--tasks`, only the address space or the list of tasks is printed, and the steps above are
@@ -14,10 +14,11 @@ use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;
 use crate::progress::Bar;
 use anyhow::Context;
+use freehold_replay::analysis::{self, Analysis};
 use freehold_replay::locking::Design;
 use freehold_replay::outcome::Outcome;
 use freehold_replay::report::{self, Unusable};
-use freehold_replay::{Options, ReplayError, Source, Tasks, maps_at, picture, replay};
+use freehold_replay::{Options, ReplayError, Source, Tasks, maps_at, page, picture, replay};
 use freehold_trace::ReadError;
 use std::path::Path;
 
@@ -39,7 +40,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     let text = args.json.as_deref() != Some(Path::new("-"));
     let json = args.json.as_deref().filter(|_| text).map(output).transpose()?;
     let picture = args.picture.as_deref().map(output).transpose()?;
-    let mut all = All { args, options: options(args), text, outcomes: Vec::new(), unusable: Vec::new() };
+    let page = args.report.as_deref().map(output).transpose()?;
+    let (outcomes, analyses, unusable) = (Vec::new(), Vec::new(), Vec::new());
+    let mut all = All { args, options: options(args), text, outcomes, analyses, unusable };
     let mut last = None;
     for path in &args.recordings {
         last = all.recording(path)?;
@@ -47,11 +50,15 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     if text && !args.compare && all.outcomes.len() > 1 {
         say(&report::summary(&all.outcomes))?;
     }
-    let found = args.json.as_ref().map(|_| report::json(&all.outcomes, &all.unusable));
+    let found = args.json.as_ref().map(|_| report::json(&all.outcomes, &all.analyses, &all.unusable));
     match (json, &found, &args.json) {
         (Some(file), Some(found), Some(path)) => file.write(found).with_context(|| cannot_write(path))?,
         (None, Some(found), _) => say(found)?,
         _ => {}
+    }
+    if let (Some(file), Some(path), Some(source)) = (page, &args.report, &last) {
+        let page = page::html(source, &all.outcomes)?;
+        file.write(&page).with_context(|| cannot_write(path))?;
     }
     if let (Some(file), Some(path), Some(source)) = (picture, &args.picture, last) {
         let drawn = picture::of_recording(&source)?;
@@ -116,6 +123,8 @@ struct All<'a> {
     text: bool,
     /// The replays that ran.
     outcomes: Vec<Outcome>,
+    /// The analyses of the recordings, for the JSON.
+    analyses: Vec<Analysis>,
     /// The recordings that could not be replayed.
     unusable: Vec<Unusable>,
 }
@@ -139,6 +148,9 @@ impl All<'_> {
                 [outcome] if !self.args.compare => say(&report::single(outcome))?,
                 outcomes => say(&report::compare(outcomes))?,
             }
+        }
+        if self.args.json.is_some() {
+            self.analyses.push(analysis::of_recording(&source)?);
         }
         self.outcomes.append(&mut outcomes);
         Ok(Some(source))

@@ -13,6 +13,7 @@ use super::svg::{Svg, width};
 use super::{paint, style};
 use crate::units;
 use std::fmt::Write;
+use std::ops::Range;
 
 const WIDTH: f64 = 1000.0;
 /// Left and right ends of the time axis.
@@ -28,6 +29,8 @@ const LANES_EACH: f64 = 36.0;
 pub(super) const CAPTION: f64 = 15.0;
 /// Height of the strip of processes without a lane.
 pub(super) const OTHERS: f64 = 40.0;
+/// Largest number of areas with a rectangle.
+const MAX_AREAS: usize = 1200;
 /// Size limit of a picture in bytes.
 const MAX_BYTES: usize = 900_000;
 
@@ -41,6 +44,28 @@ pub fn draw(name: &str, life: &Life) -> String {
         }
         cell *= 2.0;
     }
+}
+
+/// Draws a recording like [`draw`], with an invisible rectangle over each of the largest `areas`. The
+/// attribute
+/// `data-area` of a rectangle is the index of its area.
+pub fn draw_with(name: &str, life: &Life, areas: &[Area]) -> String {
+    let mut picture = draw(name, life);
+    let end = picture.rfind("</svg>").unwrap_or(picture.len());
+    let hot = Picture::new(name, life, 16.0).areas(areas);
+    picture.insert_str(end, &hot);
+    picture
+}
+
+/// A range of addresses that existed for some time, over which the page of `--report` shows a description.
+#[derive(Clone, Debug)]
+pub struct Area {
+    /// Index of the address space in [`Life`].
+    pub space: usize,
+    /// The addresses.
+    pub range: Range<u64>,
+    /// The time in nanoseconds.
+    pub time: Range<u64>,
 }
 
 /// The picture of a recording: its data, with the places of the lanes and panels.
@@ -66,12 +91,12 @@ impl<'a> Picture<'a> {
         for row in 0..picture.lanes.rows.len() {
             let (top, height) = picture.rows[row];
             for &process in &picture.lanes.rows[row] {
-                for &space in &life.processes[process].own {
-                    let space = &life.spaces[space];
+                for &number in &life.processes[process].own {
+                    let space = &life.spaces[number];
                     let x = picture.x(space.from);
                     let width = (picture.x(space.to) - x).max(0.6);
                     let place = Place { x, y: top, width, height };
-                    picture.panels.push(Panel::new(space, place, cell));
+                    picture.panels.push(Panel::new(number, space, place, cell));
                 }
             }
         }
@@ -133,6 +158,32 @@ impl<'a> Picture<'a> {
         }
         self.legend(&mut svg, axis + 50.0, most);
         svg.finish()
+    }
+
+    /// Returns the rectangles of areas, the largest first, so that small ones are on top.
+    fn areas(&self, areas: &[Area]) -> String {
+        let mut found: Vec<(f64, usize, [f64; 4])> = Vec::new();
+        for (index, area) in areas.iter().enumerate() {
+            let Some(panel) = self.panels.iter().find(|panel| panel.space == area.space) else { continue };
+            let Place { y, height, .. } = panel.place;
+            let (left, right) = (self.x(area.time.start), self.x(area.time.end));
+            let top = y + height - panel.scale.height(area.range.end);
+            let bottom = y + height - panel.scale.height(area.range.start);
+            let size = [left, top, (right - left).max(0.8), (bottom - top).max(0.8)];
+            found.push((size[2] * size[3], index, size));
+        }
+        found.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        found.truncate(MAX_AREAS);
+        let mut text = String::new();
+        for (_, index, [x, y, width, height]) in found {
+            writeln!(
+                text,
+                "<rect class=\"area\" data-area=\"{index}\" fill=\"none\" pointer-events=\"all\" x=\"{x:.1}\" \
+                 y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
+            )
+            .expect("writing to a String cannot fail");
+        }
+        text
     }
 
     fn title(&self, svg: &mut Svg) {

@@ -5,6 +5,8 @@
 //! *blocks*: ranges of one kind of memory from one time to another (`coverage.rs`). `lanes.rs` chooses the
 //! processes to draw, and `panel.rs` draws their blocks.
 //!
+//! `analysis/` follows the same history and reads the current VMAs of each address space.
+//!
 //! Nothing is replayed on the engine: the recorded results of calls count as true. Events with impossible
 //! values must not cause a panic (`extreme_values_give_a_well_formed_picture` in `mod_tests.rs`). A new kind
 //! of event needs an arm in [`Life::event`].
@@ -20,7 +22,7 @@ const PAGE: u64 = 4096;
 /// `CLONE_VM`.
 const SHARES_SPACE: u64 = 0x100;
 /// Index that stands for no address space.
-const NONE: usize = usize::MAX;
+pub(crate) const NONE: usize = usize::MAX;
 /// End of user addresses. The kernel's own pages lie above.
 const USER_END: u64 = 1 << 47;
 
@@ -29,11 +31,11 @@ const USER_END: u64 = 1 << 47;
 #[derive(Debug, Default)]
 pub struct Life {
     /// All address spaces, in the order of their beginning. Indices elsewhere refer to this list.
-    pub(super) spaces: Vec<Space>,
+    pub(crate) spaces: Vec<Space>,
     /// All processes, in the order of their beginning.
-    pub(super) processes: Vec<Process>,
+    pub(crate) processes: Vec<Process>,
     /// Time of the last event.
-    pub(super) end: u64,
+    pub(crate) end: u64,
     /// Number of page faults of all tasks.
     pub(super) faults: u64,
     /// Times of the snapshots.
@@ -48,7 +50,7 @@ pub struct Life {
 
 /// An address space, from fork or exec to the next exec or exit.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(crate) struct Space {
     /// Time of the beginning, in nanoseconds.
     pub from: u64,
     /// Time of the end.
@@ -58,16 +60,16 @@ pub(super) struct Space {
     /// Time and page number of each fault.
     pub faults: Vec<(u64, u64)>,
     /// The current VMAs.
-    vmas: Vmas,
+    pub vmas: Vmas,
     /// The drawn state of `vmas`.
     coverage: Coverage,
     /// Number of processes in this address space.
-    users: u32,
+    pub users: u32,
 }
 
 /// A process.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     /// Serial number of its first thread.
     pub serial: u32,
     /// Index of its parent.
@@ -87,16 +89,17 @@ pub(super) struct Process {
 }
 
 impl Life {
-    /// Adds the next event. `snapshot` is the snapshot that the event names, if any.
-    pub fn event(&mut self, event: &Event, snapshot: Option<&Snapshot>) {
+    /// Adds the next event. `snapshot` is the snapshot that the event names, if any. Returns the ranges of
+    /// the task's address space whose VMAs a call or a fault may have changed.
+    pub fn event(&mut self, event: &Event, snapshot: Option<&Snapshot>) -> [Range<u64>; 2] {
         // Time never runs backwards, even if a freeze is recorded as longer than it was.
         let now = event.time.saturating_sub(self.frozen).max(self.end);
         self.end = now;
         match &event.kind {
             Happened::Frozen { ns } => self.frozen = self.frozen.saturating_add(*ns),
             Happened::Fault { in_exec: true, .. } => {}
-            Happened::Fault { address, .. } => self.fault(event.task, *address, now),
-            Happened::Call(call) => self.call(event.task, call, now),
+            Happened::Fault { address, .. } => return [self.fault(event.task, *address, now), 0..0],
+            Happened::Call(call) => return self.call(event.task, call, now),
             Happened::Clone { child, process, flags } => {
                 self.clone(event.task, *child, *process, *flags, now)
             }
@@ -122,6 +125,18 @@ impl Life {
             | Happened::Limits(_)
             | Happened::Lost { .. } => {}
         }
+        [0..0, 0..0]
+    }
+
+    /// Returns the index of the process of a task, if an event has named the task.
+    pub(crate) fn process(&self, task: u32) -> Option<usize> {
+        self.tasks.get(&task).copied()
+    }
+
+    /// Returns the index of the current address space of a task.
+    pub(crate) fn space(&self, task: u32) -> Option<usize> {
+        let space = self.processes[self.process(task)?].space;
+        (space != NONE).then_some(space)
     }
 
     /// Ends all processes that have not ended.
@@ -214,16 +229,14 @@ impl Life {
         }
     }
 
-    /// Adds a fault, which may make a stack grow.
-    fn fault(&mut self, task: u32, address: u64, now: u64) {
+    /// Adds a fault. Returns the range by which a stack has grown.
+    fn fault(&mut self, task: u32, address: u64, now: u64) -> Range<u64> {
         self.faults += 1;
-        let Some(space) = self.space_of(task, now) else { return };
-        if address >= USER_END {
-            return;
-        }
+        let Some(space) = self.space_of(task, now).filter(|_| address < USER_END) else { return 0..0 };
         space.faults.push((now, address / PAGE));
         let grown = space.vmas.touch(address);
-        space.follow(grown, now);
+        space.follow(grown.clone(), now);
+        grown
     }
 
     /// Replaces the VMAs of a process with those in the kernel's list.
@@ -239,17 +252,17 @@ impl Life {
         space.follow(0..USER_END, now);
     }
 
-    /// Applies a call to the VMAs of its address space.
-    fn call(&mut self, task: u32, call: &Call, now: u64) {
+    /// Applies a call to the VMAs of its address space. Returns the ranges that may have changed.
+    fn call(&mut self, task: u32, call: &Call, now: u64) -> [Range<u64>; 2] {
         if let (CallName::Shmget, Returned::Value(value)) = (call.name, call.returned) {
             let known = self.segments.entry(value).or_default();
             *known = call.args[1].max(*known);
         }
         let segment = self.segments.get(&call.args[0]).copied().unwrap_or(PAGE);
-        if let Some(space) = self.space_of(task, now) {
-            let changed = space.vmas.call(call, segment);
-            changed.into_iter().for_each(|range| space.follow(range, now));
-        }
+        let Some(space) = self.space_of(task, now) else { return [0..0, 0..0] };
+        let changed = space.vmas.call(call, segment);
+        changed.iter().for_each(|range| space.follow(range.clone(), now));
+        changed
     }
 }
 

@@ -20,9 +20,9 @@
 
 mod coverage;
 mod draw;
-mod kind;
+pub(crate) mod kind;
 mod lanes;
-mod life;
+pub(crate) mod life;
 mod paint;
 mod panel;
 mod raster;
@@ -33,6 +33,7 @@ mod svg;
 
 use crate::source::Source;
 use draw::draw;
+pub(crate) use draw::{Area, draw_with};
 use freehold_trace::{Kind, ReadError};
 use life::Life;
 

@@ -25,6 +25,8 @@ pub struct Place {
 
 /// The drawing of an address space.
 pub struct Panel {
+    /// Index of the address space.
+    pub space: usize,
     /// The position in the picture.
     pub place: Place,
     /// The scale of addresses.
@@ -40,13 +42,13 @@ pub struct Panel {
 }
 
 impl Panel {
-    /// Rasterises an address space. `cell` is the side length of a memory cell.
-    pub fn new(space: &Space, place: Place, cell: f64) -> Panel {
+    /// Rasterises the address space with this number. `cell` is the side length of a memory cell.
+    pub fn new(number: usize, space: &Space, place: Place, cell: f64) -> Panel {
         let scale = Scale::new(&space.blocks, &space.faults, place.height);
         let memory = memory(space, &scale, place, cell);
         let fault_cell = 2.0 * cell;
         let faults = faults(space, &scale, place, fault_cell);
-        Panel { place, scale, cell, memory, fault_cell, faults }
+        Panel { space: number, place, scale, cell, memory, fault_cell, faults }
     }
 }
 

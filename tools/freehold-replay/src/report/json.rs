@@ -5,6 +5,7 @@
 //! describes: renaming a field changes the format. A new field of the [`Outcome`] does not compile here until
 //! it has a key.
 
+use crate::analysis::Analysis;
 use crate::locking::Design;
 use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};
 use serde::Serialize;
@@ -23,12 +24,14 @@ pub struct Unusable {
 /// be added without a change of version.
 const SCHEMA: u32 = 2;
 
-/// Returns all replays, in the order in which they ran, as one JSON document that ends in a line feed.
-pub fn json(outcomes: &[Outcome], unusable: &[Unusable]) -> String {
+/// Returns all replays, in the order in which they ran, and the analyses of the recordings, as one JSON
+/// document that ends in a line feed.
+pub fn json(outcomes: &[Outcome], analyses: &[Analysis], unusable: &[Unusable]) -> String {
     let document = Document {
         schema: SCHEMA,
         freehold: env!("CARGO_PKG_VERSION"),
         recordings: outcomes.iter().map(Recording::of).collect(),
+        analyses,
         not_checked: outcomes.iter().map(Outcome::not_checked).sum(),
         unusable,
     };
@@ -43,6 +46,7 @@ struct Document<'a> {
     schema: u32,
     freehold: &'static str,
     recordings: Vec<Recording<'a>>,
+    analyses: &'a [Analysis],
     not_checked: u64,
     unusable: &'a [Unusable],
 }

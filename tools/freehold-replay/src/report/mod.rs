@@ -28,7 +28,7 @@ use crate::outcome::{Outcome, Tally};
 use crate::units;
 
 /// Returns `all match Linux`, or the numbers of mismatches.
-fn verdict(outcome: &Outcome) -> String {
+pub(crate) fn verdict(outcome: &Outcome) -> String {
     let parts = [
         (outcome.calls, "call"),
         (outcome.faults, "fault"),
@@ -53,7 +53,7 @@ fn verdict(outcome: &Outcome) -> String {
 }
 
 /// Returns `1,846 calls, 57,665 faults, 43 snapshots`.
-fn checked(outcome: &Outcome) -> String {
+pub(crate) fn checked(outcome: &Outcome) -> String {
     if outcome.calls_only {
         return units::counted(outcome.calls.all, "call");
     }

@@ -170,7 +170,7 @@ fn side_by_side() {
 fn for_programs() {
     let unusable =
         Unusable { recording: "x.trace".to_owned(), reason: "x.trace:3: no number: `seven`".to_owned() };
-    insta::assert_snapshot!(json(&[different(), strace()], &[unusable]));
+    insta::assert_snapshot!(json(&[different(), strace()], &[], &[unusable]));
 }
 
 #[test]
