@@ -76,6 +76,10 @@ pub struct RecordArgs {
     #[arg(long)]
     pub force: bool,
 
+    /// Replay the recording, and write a page for browsers about it
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+
     /// Record only calls, with strace: no faults, no snapshots
     #[arg(long)]
     pub calls_only: bool,

@@ -126,6 +126,8 @@ pub(crate) const RECORD_EXAMPLES: &str = "\
 Examples:
   freehold record -- ls -l
       write ls.trace.zst and ls.snap.zst to the current folder
+  freehold record --report life.html -- python3 program.py
+      record and replay a program, and write a page for browsers about it
   freehold record -o /tmp/build --force -- make -j4
       write /tmp/build.trace.zst and /tmp/build.snap.zst, overwriting older files
   freehold record --snapshot-every 200ms --snapshots 50 -- redis-server

@@ -51,6 +51,18 @@ fn record(folder: &TempDir, args: &[&str], command: &[&str]) -> (Output, Option<
 }
 
 #[test]
+fn report_about_a_recorded_command_is_written() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["--report", "page.html"];
+    let (output, Some(_)) = record(&folder, &args, &["sh", "-c", SCRIPT]) else { return };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(7), "the command's own status: {said}");
+    assert!(said.contains("page.html: a page about the recording"), "{said}");
+    let page = std::fs::read_to_string(folder.path().join("page.html")).expect("a page");
+    assert!(page.contains("<section id=\"waits\">") && page.contains("all match Linux"), "{said}");
+}
+
+#[test]
 fn recording_is_replayed_as_on_linux() {
     for args in [&[][..], &["--calls-only"], &["--snapshot-every", "20ms", "--snapshots", "3"]] {
         let folder = tempfile::tempdir().expect("a folder");
