@@ -10,7 +10,7 @@
 use freehold_replay::outcome::Outcome;
 use freehold_replay::picture;
 use freehold_replay::report;
-use freehold_replay::{Options, ReplayError, maps_at, replay};
+use freehold_replay::{Options, ReplayError, Source, maps_at, page, replay};
 use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -45,6 +45,7 @@ impl Recording {
             let words =
                 report::single(outcome) + &report::compare(outcomes) + &report::json(outcomes, &[], &[]);
             assert!(words.contains("recordings"));
+            assert!(page::html(&Source::from(&self.path()), outcomes).is_ok());
         }
         outcome
     }

@@ -12,6 +12,9 @@ use std::ops::Range;
 pub(super) const PAGE: u64 = 4096;
 /// Pages of a chunk.
 pub(super) const CHUNK: u64 = 512;
+/// Largest number of chunks of an address space: 256 GiB. Further pages are not followed, so that the memory
+/// of an analysis stays bounded.
+const MAX_CHUNKS: usize = 1 << 17;
 /// Flag of a page that is private to the address space: anonymous memory, or a copy of a file's page.
 const OWN: u8 = 0x80;
 
@@ -65,6 +68,9 @@ impl Pages {
     pub(super) fn add(&mut self, range: Range<u64>, kind: Kind, own: bool) {
         let code = (kind as u8 + 1) | if own { OWN } else { 0 };
         for number in range.start / CHUNK..range.end.div_ceil(CHUNK) {
+            if self.chunks.len() >= MAX_CHUNKS && !self.chunks.contains_key(&number) {
+                return;
+            }
             let empty = || Box::new(Chunk { pages: [0; CHUNK as usize], present: 0, huge: false });
             let chunk = self.chunks.entry(number).or_insert_with(empty);
             for page in &mut chunk.pages[part(number, &range)] {
@@ -100,11 +106,9 @@ impl Pages {
 
     /// Marks the chunks that a range covers completely as huge pages.
     pub(super) fn mark_huge(&mut self, range: Range<u64>) {
-        for number in range.start.div_ceil(CHUNK)..range.end / CHUNK {
-            if let Some(chunk) = self.chunks.get_mut(&number) {
-                chunk.huge = true;
-            }
-        }
+        let first = range.start.div_ceil(CHUNK);
+        let chunks = self.chunks.range_mut(first..(range.end / CHUNK).max(first));
+        chunks.for_each(|(_, chunk)| chunk.huge = true);
     }
 
     /// Removes pages.

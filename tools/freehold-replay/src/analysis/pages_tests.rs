@@ -43,6 +43,13 @@ fn child_has_private_pages_only() {
 }
 
 #[test]
+fn memory_is_bounded_however_many_pages_are_present() {
+    let mut pages = Pages::default();
+    pages.add(0..1 << 35, Kind::SharedMemory, false);
+    assert_eq!(count(&pages, Kind::PageTables), MAX_CHUNKS as u64);
+}
+
+#[test]
 fn moved_pages_keep_kind_and_order() {
     let mut pages = Pages::default();
     pages.add(0..3, Kind::Heap, true);

@@ -47,7 +47,7 @@ impl Listed {
         all.sort_by_key(|mapping| (std::cmp::Reverse(size(mapping)), mapping.line));
         Listed {
             count: all.len() as u64,
-            bytes: all.iter().map(|mapping| size(mapping)).sum(),
+            bytes: all.iter().map(|mapping| size(mapping)).fold(0, u64::saturating_add),
             largest: all.into_iter().take(MAX_LISTED).cloned().collect(),
         }
     }

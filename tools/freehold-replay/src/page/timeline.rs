@@ -24,8 +24,10 @@ impl Page<'_> {
         };
         let mut weights: BTreeMap<(u32, u32), u64> = BTreeMap::new();
         for (_, wait, holder) in known() {
-            *weights.entry((wait.process, wait.task)).or_default() += wait.ns;
-            *weights.entry((wait.process, holder.task)).or_default() += wait.ns;
+            for task in [wait.task, holder.task] {
+                let weight = weights.entry((wait.process, task)).or_default();
+                *weight = weight.saturating_add(wait.ns);
+            }
         }
         let mut order: Vec<_> = weights.into_iter().collect();
         order.sort_by_key(|(_, ns)| std::cmp::Reverse(*ns));

@@ -82,7 +82,8 @@ impl Page<'_> {
                 units::nanoseconds(waits.all.total_ns)
             );
         };
-        let known: u64 = waits.groups.iter().map(|group| group.sum.total_ns).sum();
+        let totals = waits.groups.iter().map(|group| group.sum.total_ns);
+        let known = totals.fold(0, u64::saturating_add);
         format!("{}. All waits for another task took {}.", self.group_words(group), units::nanoseconds(known))
     }
 
