@@ -201,6 +201,20 @@ pub fn will_wait<H: Host>(rank: Rank) {
     }
 }
 
+/// Checks that the task holds no lock, and is therefore no writer of an address space either.
+///
+/// # Panics
+/// With debug assertions, panics if the task holds a lock of any rank.
+#[inline]
+pub fn holds_none<H: Host>() {
+    if cfg!(debug_assertions) {
+        H::lock_context(|context| {
+            let held = context.innermost();
+            assert!(held.is_none(), "a task that must hold no lock holds {held:?}");
+        });
+    }
+}
+
 /// Records that the task holds a lock of `rank` from now on.
 #[inline]
 pub fn acquired<H: Host>(rank: Rank) {

@@ -5,7 +5,7 @@
 //! expects that message. A test of allowed orders asserts that the record of held locks is empty at the end.
 
 use freehold_sync::testing::StdHost;
-use freehold_sync::{Host, MmapLock, Rank, RawSpin, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq};
+use freehold_sync::{Host, MmapLock, Rank, RawSpin, RwSem, SpinLock, VmaCount, VmaLock, VmaSeq, rank};
 
 fn held(rank: Rank) -> u16 {
     StdHost::lock_context(|context| context.held(rank)).unwrap()
@@ -108,6 +108,16 @@ fn write_locking_a_vma_under_an_rmap_lock_panics() {
 }
 
 /// A try needs no order because it does not wait. A lock that it acquires counts as held.
+#[test]
+#[should_panic(expected = "a task that must hold no lock holds Some(Vma)")]
+fn task_that_must_hold_no_lock_is_checked() {
+    let lock = MmapLock::<StdHost>::new();
+    let (count, seq) = attached(&lock);
+    rank::holds_none::<StdHost>();
+    let _ = VmaLock { count: &count, seq: &seq }.try_read(&lock, || true).unwrap();
+    rank::holds_none::<StdHost>();
+}
+
 #[test]
 fn trying_needs_no_order() {
     let lock = MmapLock::<StdHost>::new();

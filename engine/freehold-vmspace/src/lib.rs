@@ -64,6 +64,7 @@ mod residency;
 mod rss;
 mod rss_counters;
 mod shared;
+mod shortage;
 mod soft_dirty;
 mod space;
 mod standalone;

@@ -78,6 +78,7 @@
 //! | `rcu_barrier` | L | yes, that is its purpose | yes | |
 //! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `space_created`, `space_ending` | no context, not even L | yes | yes | |
+//! | `memory_short` | no context, not even L | yes | yes | may call the engine |
 //! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
@@ -87,8 +88,8 @@
 //!
 //! "May sleep" and "may allocate" say what an implementation may do. An implementation must not wait for
 //! anything that is held by a task that waits for a lock of the engine. In particular, it does not call the
-//! engine. The global allocator is called in the same contexts as `alloc_frames`, and its freeing functions
-//! are also called in D.
+//! engine, except in `memory_short`. The global allocator is called in the same contexts as `alloc_frames`,
+//! and its freeing functions are also called in D.
 //!
 //! A spin lock is held for at most one of the following:
 //!
@@ -112,6 +113,7 @@
 pub use crate::{
     frame::Frame,
     request::{AllocEffort, FramePurpose, FrameRequest, NodeChoice},
+    shortage::{MemoryShortage, ShortageAnswer},
 };
 pub use freehold_pagetable::{
     Access, ENTRIES, FaultCode, Flush, Format, Kind, Level, MarkerKind, OutOfTables, PAYLOAD_BITS, Pfn,
@@ -145,9 +147,8 @@ pub unsafe trait Platform: TableMemory + Host {
 
     /// Takes up to `out.len()` blocks of 2<sup>`order`</sup> frames off the free list, ascending if possible,
     /// with undefined contents. Writes the first frame of each block to the front of `out` and returns the
-    /// number of blocks. Zero means that the platform has no such block. The call of the engine then fails,
-    /// although caches of other processors may contain free frames: up to 256 frames each. `Engine::trim` of
-    /// the crate `freehold` frees the cache of the calling processor.
+    /// number of blocks. Zero means that the platform has no such block. The operation of the engine then
+    /// releases its locks and calls [`memory_short`](Self::memory_short).
     ///
     /// A block of more than one frame begins at a multiple of its size. The engine frees its frames one by
     /// one or together. A platform that has no blocks, or none of that order, returns 0. The engine then uses
@@ -156,9 +157,29 @@ pub unsafe trait Platform: TableMemory + Host {
     ///
     /// The caller may hold sleeping locks of the engine, for example that of the VMA that faults. So this
     /// function may reclaim memory that other parts of the kernel use, but not memory of the engine: the
-    /// function neither calls the engine nor waits for a task that calls the engine. An embedder reclaims
-    /// memory of the engine when no lock is held, for example after a fault failed with out of memory.
+    /// function neither calls the engine nor waits for a task that calls the engine. Memory of the engine is
+    /// reclaimed in [`memory_short`](Self::memory_short), where no lock is held.
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize;
+
+    /// Makes memory free for an operation that has found none, or lets the operation fail.
+    ///
+    /// The engine calls this function at a safe point: the task holds no lock of the engine, no claim and no
+    /// read section. The implementation may therefore sleep, wait for other tasks, and call the engine, for
+    /// example to drop clean pages of files or to unmap memory. It may also end a program. A call of the
+    /// engine in this function may find no memory either, and then calls this function again: the
+    /// implementation answers [`Fail`](ShortageAnswer::Fail) to such a nested call.
+    ///
+    /// Before the first call for an operation, the engine returns the free frames in the cache of the calling
+    /// processor to the platform, and tries the operation again. After [`Retry`](ShortageAnswer::Retry) the
+    /// engine looks everything up again, because other tasks may have changed the space. The number of
+    /// [rounds](MemoryShortage::round) of an operation is bounded, and a pending fatal signal ends the
+    /// operation. A wait in this function is killable: it ends when a fatal signal arrives, with any answer.
+    ///
+    /// The default answers `Fail`. The operation then fails with its error for a lack of memory.
+    fn memory_short(&self, shortage: &MemoryShortage<'_, Self::Mmu>) -> ShortageAnswer {
+        let _ = shortage;
+        ShortageAnswer::Fail
+    }
 
     /// Number of NUMA nodes of the machine.
     const NODES: usize = 1;

@@ -70,7 +70,8 @@ pub enum AllocEffort {
     /// A reasonable effort, which may include reclaim of memory that belongs to other parts of the kernel.
     /// The engine's own memory cannot be reclaimed here, because
     /// [`alloc_frames`](crate::platform::Platform::alloc_frames) must not call the engine. If the request
-    /// fails, a call or a fault also fails, or a pool of huge pages stays smaller.
+    /// fails, most operations ask [`memory_short`](crate::platform::Platform::memory_short) without locks,
+    /// and fail if the answer is no. A pool of huge pages stays smaller.
     Normal,
 }
 

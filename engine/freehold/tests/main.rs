@@ -51,6 +51,7 @@ mod reports;
 mod rmap;
 mod secret;
 mod shm;
+mod shortage;
 mod special;
 mod support;
 mod sweep;

@@ -14,6 +14,7 @@ use crate::contents::Page;
 use crate::cpu_shared::CpuShared;
 use crate::host::{self, LazyArray, Lock};
 use crate::kernel::Kernel;
+use crate::machine::MemoryShort;
 use crate::oracle;
 use crate::pool::Pool;
 use crate::space_slot::SpaceSlot;
@@ -22,6 +23,7 @@ use freehold::platform::Frame;
 use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};
 use std::io;
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Number of the first frame. The number is not 0, so that an uninitialised number is not a frame, and it is
@@ -36,7 +38,7 @@ const TABLE_BASE: u64 = 1 << 36;
 static MACHINES: AtomicU64 = AtomicU64::new(1);
 
 /// The state of a machine whose page tables have the format `F`.
-pub(crate) struct Inner<F> {
+pub(crate) struct Inner<F: Format> {
     pub(crate) id: u64,
     pub(crate) config: MachineConfig,
     pub(crate) frames: Pool,
@@ -53,6 +55,8 @@ pub(crate) struct Inner<F> {
     flushes: Box<[FlushCounts]>,
     /// Notifications of lost pages that `take_lost_pages` has not returned yet.
     pub(crate) lost_pages: Lock<Vec<(Pfn, u64)>>,
+    /// Function that answers `Platform::memory_short`. Without a function the answer is `Fail`.
+    pub(crate) memory_short: Lock<Option<Arc<MemoryShort<F>>>>,
     /// The kernel's half of every root table, if the machine has one.
     pub(crate) kernel: Option<Kernel>,
     format: PhantomData<F>,
@@ -109,6 +113,7 @@ impl<F: Format> Inner<F> {
             cpus: (0..config.cpus).map(|_| CpuShared::new(config.pkeys)).collect(),
             flushes: (0..host::MAX_CPUS).map(|_| FlushCounts::default()).collect(),
             lost_pages: Lock::new(Vec::new()),
+            memory_short: Lock::new(None),
             kernel: None,
             format: PhantomData,
         };
@@ -265,7 +270,7 @@ impl<F: Format> Inner<F> {
     }
 }
 
-impl<F> Drop for Inner<F> {
+impl<F: Format> Drop for Inner<F> {
     fn drop(&mut self) {
         // Deferred functions that wait for a grace period may still point into this memory.
         if host::may_wait_for_grace() {

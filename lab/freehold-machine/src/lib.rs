@@ -108,7 +108,7 @@ pub use inject::{
     FailingAllocator, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
     stop_failing_memory,
 };
-pub use machine::Machine;
+pub use machine::{Machine, MemoryShort};
 pub use mmu::Mmu;
 #[doc(hidden)]
 pub use nodes::nodes_for;

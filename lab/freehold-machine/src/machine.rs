@@ -20,7 +20,7 @@ use crate::inside::Inside;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::platform::{Frame, FrameRequest};
-use freehold::platform::{PkeyRights, Platform};
+use freehold::platform::{MemoryShortage, PkeyRights, Platform, ShortageAnswer};
 use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead};
@@ -28,6 +28,9 @@ use std::fmt;
 use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
+
+/// A function that answers [`Platform::memory_short`] for a machine.
+pub type MemoryShort<F = X86_4> = dyn Fn(&MemoryShortage<'_, Mmu<F>>) -> ShortageAnswer + Send + Sync;
 
 /// A handle of a machine in this process. Cloning is cheap. The machine is freed when its last handle, CPU
 /// and address space are dropped.
@@ -72,6 +75,15 @@ impl<F: Format> Machine<F> {
     /// entry is the root table of the space and the address of the page.
     pub fn take_lost_pages(&self) -> Vec<(Pfn, u64)> {
         std::mem::take(&mut *self.inner.lost_pages.lock())
+    }
+
+    /// Sets the function that answers [`Platform::memory_short`], or removes it. Without a function, every
+    /// operation that finds no memory fails. A function that refers to an engine or address space must be
+    /// removed before the machine can be freed.
+    pub fn set_memory_short(&self, answer: Option<Arc<MemoryShort<F>>>) {
+        let before = exempt(|| std::mem::replace(&mut *self.inner.memory_short.lock(), answer));
+        // Dropping the function may drop an engine, which takes locks of the machine.
+        drop(before);
     }
 
     /// Adds an entry to the kernel's half of every root table, both of existing spaces and of spaces that are
@@ -275,6 +287,12 @@ unsafe impl<F: Format> Platform for Machine<F> {
     fn thread_id(&self) -> u32 {
         context::check("thread_id", context::SLEEPS);
         self.inner.current_cpu().map_or(0, |cpu| cpu as u32 + 1)
+    }
+
+    fn memory_short(&self, shortage: &MemoryShortage<'_, Mmu<F>>) -> ShortageAnswer {
+        context::check("memory_short", context::SLEEPS);
+        let answer = self.inner.memory_short.lock().clone();
+        answer.map_or(ShortageAnswer::Fail, |answer| answer(shortage))
     }
 
     fn memory_failed(&self, mmu: &Mmu<F>, addr: u64) {

@@ -146,14 +146,14 @@ impl<P: Platform> FrameCache<P> {
     }
 
     /// Empties the calling CPU's cache, and makes each other CPU empty its own cache the next time it frees a
-    /// frame.
-    pub fn trim(&self, platform: &P) {
+    /// frame. Returns true if the calling CPU's cache had frames.
+    pub fn trim(&self, platform: &P) -> bool {
         // Relaxed: the flag is only a request, and is lost if the CPU is just fulfilling the previous
         // request.
         self.magazines
             .iter()
             .for_each(|magazine| magazine.shrink.store(magazine.len.load(Relaxed) != 0, Relaxed));
-        self.flush(platform);
+        self.flush(platform)
     }
 
     /// Empties the calling CPU's cache, so that its frames may become part of runs. Returns true if the cache

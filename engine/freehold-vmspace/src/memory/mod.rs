@@ -86,9 +86,9 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Empties the calling CPU's cache of free frames, and makes each other CPU empty its own cache the next
-    /// time it frees a frame.
-    pub fn trim(&self) {
-        self.frames.trim(&self.platform);
+    /// time it frees a frame. Returns true if the calling CPU's cache had frames.
+    pub fn trim(&self) -> bool {
+        self.frames.trim(&self.platform)
     }
 
     /// Returns the pool of this size.

@@ -21,7 +21,7 @@
 
 use crate::{
     PAGE_SIZE,
-    error::{BrkError, HeapError, NoMemory},
+    error::{BrkError, HeapError, LacksMemory, NoMemory},
     file::Object,
     platform::Platform,
     space::{
@@ -54,12 +54,38 @@ fn page_end(brk: u64) -> Option<u64> {
     brk.checked_next_multiple_of(PAGE_SIZE)
 }
 
-/// Error: the heap must not grow. brk does not report the reason.
-struct GrowthDenied;
+/// Reason why the heap did not grow or shrink. brk reports only `Killed`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum BreakStays {
+    /// The heap must not have the new size, at which the break was to end. The break stays at this address.
+    Denied(u64),
+    /// Memory was short. The break stays at this address.
+    NoMemory(u64),
+    Killed,
+}
 
-impl From<NoMemory> for GrowthDenied {
+impl From<Killed> for BreakStays {
+    fn from(_: Killed) -> Self {
+        BreakStays::Killed
+    }
+}
+
+impl LacksMemory for BreakStays {
+    fn lacks_memory(&self) -> bool {
+        matches!(self, BreakStays::NoMemory(_))
+    }
+}
+
+/// Reason why the heap did not grow.
+enum GrowthError {
+    /// The heap must not have this size.
+    Denied,
+    NoMemory,
+}
+
+impl From<NoMemory> for GrowthError {
     fn from(_: NoMemory) -> Self {
-        GrowthDenied
+        GrowthError::NoMemory
     }
 }
 
@@ -126,19 +152,29 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.brk(u64::MAX), Ok(heap + PAGE_SIZE), "unchanged");
     /// ```
     pub fn brk(&self, to: u64) -> Result<u64, BrkError> {
+        match self.retry_when_short(|| self.try_brk(to)) {
+            Ok(to) => Ok(to),
+            Err(BreakStays::Denied(from) | BreakStays::NoMemory(from)) => Ok(from),
+            Err(BreakStays::Killed) => Err(BrkError::Killed),
+        }
+    }
+
+    /// Makes one attempt of [`brk`](Self::brk).
+    fn try_brk(&self, to: u64) -> Result<u64, BreakStays> {
         let state = RangeWriterState::default();
         let (guard, BreakPlan { from, step }) = self.write_heap(&state, to)?;
         match step {
-            BreakStep::Denied => Ok(from),
+            BreakStep::Denied => Err(BreakStays::Denied(from)),
             BreakStep::InPage => {
                 self.brk.store(to, Relaxed);
                 Ok(to)
             }
-            BreakStep::Shrink(gone) => Ok(self.shrink_heap(guard, from, to, gone)),
+            BreakStep::Shrink(gone) => self.shrink_heap(guard, from, to, gone),
             BreakStep::Grow(range) => {
-                if guard.grow_heap(range).is_err() {
-                    return Ok(from);
-                }
+                guard.grow_heap(range).map_err(|error| match error {
+                    GrowthError::Denied => BreakStays::Denied(from),
+                    GrowthError::NoMemory => BreakStays::NoMemory(from),
+                })?;
                 self.brk.store(to, Relaxed);
                 let locked = self.default_flags().contains(VmFlags::LOCKED);
                 drop(guard);
@@ -266,19 +302,26 @@ impl<P: Platform> AddressSpace<P> {
         (brk - self.start_brk.load(Relaxed)).saturating_add(data) <= self.limits.get().data
     }
 
-    /// Unmaps `gone`, the pages between the new and the old break. Returns the break.
-    fn shrink_heap(&self, guard: WriteGuard<'_, P>, from: u64, to: u64, gone: UserRange) -> u64 {
+    /// Unmaps `gone`, the pages between the new and the old break. Returns the new break.
+    fn shrink_heap(
+        &self,
+        guard: WriteGuard<'_, P>,
+        from: u64,
+        to: u64,
+        gone: UserRange,
+    ) -> Result<u64, BreakStays> {
         if guard.vmas(gone).next().is_none() {
-            return from;
+            return Err(BreakStays::Denied(from));
         }
         // Stored before the unmap, because the lock is released if the unmap succeeds.
         self.brk.store(to, Relaxed);
         match guard.unmap_unlocking(&UnmapRange::trusted::<P>(gone)) {
-            Ok(()) => to,
-            Err((guard, _)) => {
+            Ok(()) => Ok(to),
+            Err((guard, error)) => {
                 self.brk.store(from, Relaxed);
                 drop(guard);
-                from
+                let short = error.lacks_memory();
+                Err(if short { BreakStays::NoMemory(from) } else { BreakStays::Denied(from) })
             }
         }
     }
@@ -307,7 +350,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     }
 
     /// Maps `range`, which begins at the end of the heap.
-    fn grow_heap(&self, range: UserRange) -> Result<(), GrowthDenied> {
+    fn grow_heap(&self, range: UserRange) -> Result<(), GrowthError> {
         let space = self.space;
         let flags = HEAP | space.default_flags();
         let pages = range.pages();
@@ -317,9 +360,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             || !self.may_expand(flags, pages, ReplacedPages::default())
             || !self.may_have_vmas(0)
         {
-            return Err(GrowthDenied);
+            return Err(GrowthError::Denied);
         }
-        let charge = self.charge(flags, pages, ReplacedPages::default()).map_err(|_| GrowthDenied)?;
+        let charge = self.charge(flags, pages, ReplacedPages::default()).map_err(|_| GrowthError::Denied)?;
         let pgoff = PageIndex::of_byte(range.start());
         let attrs = Attrs::new(flags, &Object::Anonymous, pgoff);
         // The first page of the heap never merges with the VMA below it, even if the attributes are equal.

@@ -76,6 +76,11 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(&found, b"parent");
     /// ```
     pub fn fork(&self) -> Result<Counted<Self>, ForkError> {
+        self.retry_when_short(|| self.try_fork())
+    }
+
+    /// Makes one attempt of [`fork`](Self::fork).
+    fn try_fork(&self) -> Result<Counted<Self>, ForkError> {
         let child = self.new_child()?;
         let mut notices = Notices::new();
         let guard = self.write_killable()?;

@@ -155,20 +155,25 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let mut protection = Protection { space: self, gather: None, access, pkey, opened: ArrayVec::new() };
-        let done = match grows {
-            None => {
-                let needs = || LimitDemand::cuts_and_pages(range.pages());
-                self.with_write_range(
-                    range,
-                    needs,
-                    &mut protection,
-                    |protection, guard| protection.apply(guard, range),
-                    Protection::flush,
-                )
+        let mut protection =
+            Protection { space: self, gather: None, access, pkey, opened: ArrayVec::new(), done_to: None };
+        let done = self.retry_when_short(|| {
+            // Another task may have changed the part that an earlier attempt has completed.
+            let range = protection.done_to.map_or(range, |at| range.with_start(at));
+            match grows.filter(|_| protection.done_to.is_none()) {
+                None => {
+                    let needs = || LimitDemand::cuts_and_pages(range.pages());
+                    self.with_write_range(
+                        range,
+                        needs,
+                        &mut protection,
+                        |protection, guard| protection.apply(guard, range),
+                        Protection::flush,
+                    )
+                }
+                Some(grows) => self.protect_growing(&mut protection, range, grows),
             }
-            Some(grows) => self.protect_growing(&mut protection, range, grows),
-        };
+        });
         for opened in &protection.opened {
             // Copies pages in advance, so that locked memory does not fault later. The next access reports
             // failures.
@@ -219,6 +224,8 @@ struct Protection<'s, P: Platform> {
     /// Ranges of locked private memory that became writable, in ascending order. If the list is full, its
     /// last element covers all further ranges.
     opened: ArrayVec<UserRange, 16>,
+    /// End of the part that has the new rights, if the call has changed any part.
+    done_to: Option<u64>,
 }
 
 impl<P: Platform> Protection<'_, P> {
@@ -267,6 +274,7 @@ impl<P: Platform> Protection<'_, P> {
             return Err(MprotectError::Sealed);
         }
         if wanted == old {
+            self.done_to = Some(part.end());
             return Ok(());
         }
         let pages = part.pages();
@@ -287,6 +295,7 @@ impl<P: Platform> Protection<'_, P> {
         if was == VmFlags::LOCKED && new.contains(VmFlags::WRITE) {
             self.add_opened(guard, vma, part);
         }
+        self.done_to = Some(part.end());
         Ok(())
     }
 

@@ -46,7 +46,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert!(space.vma_info(at).is_some() && space.vma_info(at + PAGE_SIZE).is_none());
     /// ```
     pub fn munmap(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
-        self.unmap_range(&UnmapRange::new::<P>(addr, len)?, false)
+        self.unmap_range(UnmapRange::new::<P>(addr, len)?, false)
     }
 
     /// Unmaps a range like [`munmap`](Self::munmap) for an *atomic* caller: no task sees the range partly
@@ -73,7 +73,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!((space.counts().map_count, space.counts().total_vm), (2, 2));
     /// ```
     pub fn munmap_atomic(&self, addr: u64, len: u64) -> Result<(), MunmapError> {
-        self.unmap_range(&UnmapRange::new::<P>(addr, len)?, true)
+        self.unmap_range(UnmapRange::new::<P>(addr, len)?, true)
     }
 
     /// Unmaps `range` according to the design of this space. An *atomic* caller must not release the lock
@@ -82,7 +82,14 @@ impl<P: Platform> AddressSpace<P> {
     /// # Locks
     ///
     /// The locks of a [range writer](crate::space::locking#writers). The first lock is taken killably.
-    pub(super) fn unmap_range(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
+    fn unmap_range(&self, mut range: UnmapRange, atomic: bool) -> Result<(), MunmapError> {
+        self.retry_when_short(|| self.try_unmap(&mut range, atomic))
+    }
+
+    /// Makes one attempt of [`unmap_range`](Self::unmap_range). After a failure, `range` is the part that is
+    /// still to be unmapped.
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
+    fn try_unmap(&self, range: &mut UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic
             && self.range_writers_unmap()
             && let Some(lock) = self.try_lock_exclusive()
@@ -97,7 +104,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Unmaps `range` while other writers may be active.
     #[inline(never)]
-    fn unmap_concurrently(&self, range: &UnmapRange, atomic: bool) -> Result<(), MunmapError> {
+    fn unmap_concurrently(&self, range: &mut UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic && self.range_writers_unmap() {
             return self.unmap_by_range_writer(range);
         }
@@ -119,7 +126,7 @@ impl<P: Platform> AddressSpace<P> {
     /// exclusive writer.
     // `claim_or_exclusive_when` has the same steps, but moving its result costs 180 instructions.
     #[inline]
-    fn unmap_by_range_writer(&self, range: &UnmapRange) -> Result<(), MunmapError> {
+    fn unmap_by_range_writer(&self, range: &mut UnmapRange) -> Result<(), MunmapError> {
         let state = RangeWriterState::default();
         if self.prefers_ranges() {
             match self.try_claim(&state, LimitDemand::default, |guard| guard.detach_or_claim(range.range())) {

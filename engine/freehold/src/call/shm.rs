@@ -182,7 +182,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.unmaps_by_sections() {
             while let Some(range) = attach.next_part(&guard) {
                 // A sealed part stays mapped.
-                let _ = guard.unmap_by_design(&UnmapRange::trusted::<P>(range));
+                let _ = guard.unmap_by_design(&mut UnmapRange::trusted::<P>(range));
                 if attach.is_over() {
                     return Ok(());
                 }

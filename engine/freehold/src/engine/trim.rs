@@ -49,8 +49,13 @@ impl<P: Platform> Engine<P> {
     /// assert!(engine.platform().accounting().frames < kept);
     /// ```
     pub fn trim(&self) {
+        self.trim_own();
+    }
+
+    /// Releases memory like [`trim`](Self::trim). Returns true if frames became free on the platform.
+    pub(crate) fn trim_own(&self) -> bool {
         self.slab.trim();
-        self.memory().trim();
+        self.memory().trim()
     }
 
     /// Drops clean, unused pages of files from their caches until `frames` pages are dropped or each file was

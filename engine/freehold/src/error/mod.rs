@@ -71,7 +71,8 @@ macro_rules! unkillable_error {
 }
 
 /// Defines an error of a verb that may run out of memory, and that a fatal signal may interrupt. `NoMemory`
-/// and `Killed` convert to the variants `OutOfMemory` and `Killed`.
+/// and `Killed` convert to the variants `OutOfMemory` and `Killed`. An operation with such an error may be
+/// tried again.
 macro_rules! verb_error {
     ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
         unkillable_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }
@@ -79,7 +80,18 @@ macro_rules! verb_error {
         impl From<Killed> for $name {
             fn from(_: Killed) -> Self { Self::Killed }
         }
+
+        impl $crate::error::LacksMemory for $name {
+            fn lacks_memory(&self) -> bool { *self == Self::OutOfMemory }
+        }
     };
+}
+
+/// Error of an operation that is tried again after memory has become free (`space/shortage.rs`).
+pub(crate) trait LacksMemory: From<Killed> {
+    /// Returns true if memory was short, and the failed attempt has changed nothing that another attempt
+    /// would not find.
+    fn lacks_memory(&self) -> bool;
 }
 
 mod access;

@@ -56,7 +56,7 @@ use crate::{
     platform::Platform,
     space::{
         AddressSpace, claim::RangeClaim, held_lock::HeldLock, range_writer::RangeWriterState,
-        state::counters::FaultEnd, vma_lock::AddressState,
+        shortage::ShortageRounds, state::counters::FaultEnd, vma_lock::AddressState,
     },
     vma::{
         Vma,
@@ -111,38 +111,41 @@ impl<P: Platform> AddressSpace<P> {
             false => FaultEnd::MmapLock,
         };
         let (mut rounds, mut done) = (Rounds::new(), Resolved::default());
+        let mut shortage = ShortageRounds::new();
         let end = loop {
             let step = match rung {
                 FaultEnd::VmaLock => self.fault_under_vma_lock(page, access),
                 _ => self.fault_under_mmap_lock(page, access),
             };
-            match step {
+            let ended = match step {
                 FaultOutcome::Done => break Ok(done),
-                FaultOutcome::Retry => {}
-                FaultOutcome::NeedMmapLock => rung = FaultEnd::MmapLock,
+                FaultOutcome::Retry => Ok(()),
+                FaultOutcome::NeedMmapLock => {
+                    rung = FaultEnd::MmapLock;
+                    Ok(())
+                }
                 FaultOutcome::Fill(file, wanted) => {
                     done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
-                    if let Err(error) = self.fill(&file, wanted, addr) {
-                        break Err(error);
-                    }
+                    self.fill(&file, wanted, addr)
                 }
                 FaultOutcome::Wait(what) => {
                     done.waited = true;
-                    if let Err(killed) = self.engine.wait_for(what) {
-                        break Err(killed.into());
-                    }
+                    self.engine.wait_for(what).map_err(FaultError::from)
                 }
                 FaultOutcome::Userfault(fault) => {
                     done.waited = true;
-                    let waited = match access.user {
+                    match access.user {
                         true => self.wait_for_pager_or_signal(&fault, addr),
                         false => self.wait_for_pager(&fault, addr).map_err(FaultError::from),
-                    };
-                    if let Err(error) = waited {
-                        break Err(error);
                     }
                 }
-                FaultOutcome::Failed(error) => break Err(error.at(addr)),
+                FaultOutcome::Failed(error) => Err(error.at(addr)),
+            };
+            if let Err(error) = ended {
+                if let Err(error) = shortage.again(self, error) {
+                    break Err(error);
+                }
+                done.waited = true;
             }
             // Another task can remove each page that a round adds, and so prolong this loop. A fatal signal
             // ends the loop.

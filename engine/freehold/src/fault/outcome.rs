@@ -13,7 +13,7 @@ use crate::{
     PAGE_SHIFT, Pfn,
     counted::Counted,
     engine::Engine,
-    error::{Errno, ToErrno},
+    error::{Errno, LacksMemory, ToErrno},
     file::{File, Wanted},
     platform::Platform,
     space::change::anon::AnonVmaError,
@@ -57,10 +57,9 @@ pub enum FaultError {
         /// The address of the access.
         addr: u64,
     },
-    /// No memory for a page or page table. The caches of other CPUs may still contain free frames. If a page
-    /// table is missing, the cache of this CPU may contain free frames too; see
-    /// [`Engine::trim`](crate::engine::Engine::trim). The caller frees memory and tries again, or decides
-    /// which process to kill.
+    /// No memory for a page or page table, although
+    /// [`memory_short`](crate::platform::Platform::memory_short) was asked. The caches of other CPUs may
+    /// still contain free frames. The caller frees memory and tries again, or decides which process to kill.
     OutOfMemory,
     /// A fatal signal arrived while waiting for a lock.
     Killed,
@@ -95,6 +94,12 @@ impl fmt::Display for FaultError {
 }
 
 impl core::error::Error for FaultError {}
+
+impl LacksMemory for FaultError {
+    fn lacks_memory(&self) -> bool {
+        *self == FaultError::OutOfMemory
+    }
+}
 
 impl ToErrno for FaultError {
     /// Returns the errno number of a system call whose access to the program's memory fails with this error:

@@ -18,7 +18,10 @@ use crate::{
     error::PopulateError,
     file::{File, Wanted},
     platform::Platform,
-    space::{AddressSpace, change::vma_ranges::VmaRanges, held_lock::HeldLock, locking::ReadGuard},
+    space::{
+        AddressSpace, change::vma_ranges::VmaRanges, held_lock::HeldLock, locking::ReadGuard,
+        shortage::ShortageRounds,
+    },
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -90,8 +93,8 @@ enum Batch<P: Platform> {
     Wait { page: u64, what: WaitFor },
     /// A userfaultfd's pager must supply the page. The caller waits without the lock.
     Userfault { page: u64, fault: Userfault<P> },
-    /// The part up to this address cannot be populated.
-    Refused { part_end: u64, error: PopulateError },
+    /// The part from `page` up to `part_end` cannot be populated.
+    Refused { page: u64, part_end: u64, error: PopulateError },
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -125,13 +128,14 @@ impl<P: Platform> AddressSpace<P> {
     /// Populates `range` batch by batch, and waits between batches without a lock.
     fn populate_by(&self, range: UserRange, policy: Policy) -> Result<(), PopulateError> {
         let (mut at, mut rounds) = (range.start(), Rounds::new());
+        let (mut shortage, mut short_at) = (ShortageRounds::new(), range.start());
         while at < range.end() {
             rounds.again::<P>()?;
             let batch = match self.populate_in_vma(range.rest(at), policy) {
                 Some(batch) => batch,
                 None => self.populate_batch(&self.read_killable()?, range.rest(at), policy),
             };
-            let (part_end, error) = match batch {
+            let (page, part_end, error) = match batch {
                 Batch::To(next) => {
                     at = next;
                     continue;
@@ -141,7 +145,7 @@ impl<P: Platform> AddressSpace<P> {
                         at = page;
                         continue;
                     }
-                    Err(error) => (part_end, error.into()),
+                    Err(error) => (page, part_end, error.into()),
                 },
                 Batch::Wait { page, what } => {
                     self.engine.wait_for(what)?;
@@ -153,7 +157,15 @@ impl<P: Platform> AddressSpace<P> {
                     at = page;
                     continue;
                 }
-                Batch::Refused { part_end, error } => (part_end, error),
+                Batch::Refused { page, part_end, error } => (page, part_end, error),
+            };
+            if page > short_at {
+                shortage.progressed();
+            }
+            short_at = page;
+            let Err(error) = shortage.again(self, error) else {
+                at = page;
+                continue;
             };
             if !matches!(policy, Policy::Leniently | Policy::Locked) || error == PopulateError::Killed {
                 return Err(error);
@@ -175,10 +187,12 @@ impl<P: Platform> AddressSpace<P> {
         let exact = matches!(policy, Policy::Exactly(_));
         let (vma, part) = match guard.first_range(range) {
             Some((_, part)) if exact && part.start() > range.start() => {
-                return Batch::Refused { part_end: part.start(), error: PopulateError::NotMapped };
+                let (page, part_end) = (range.start(), part.start());
+                return Batch::Refused { page, part_end, error: PopulateError::NotMapped };
             }
             None if exact => {
-                return Batch::Refused { part_end: range.end(), error: PopulateError::NotMapped };
+                let (page, part_end) = (range.start(), range.end());
+                return Batch::Refused { page, part_end, error: PopulateError::NotMapped };
             }
             None => return Batch::To(range.end()),
             Some(found) => found,
@@ -199,7 +213,9 @@ impl<P: Platform> AddressSpace<P> {
         let access = match policy.access(vma) {
             Ok(Some(access)) => access,
             Ok(None) => return Some(Batch::To(part.end())),
-            Err(error) => return Some(Batch::Refused { part_end: part.end(), error }),
+            Err(error) => {
+                return Some(Batch::Refused { page: part.start(), part_end: part.end(), error });
+            }
         };
         let unit = vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes);
         let end = part.end().min(part.start() + BATCH * unit);
@@ -225,7 +241,7 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Wait(what) => return Some(Batch::Wait { page, what }),
                 FaultOutcome::Userfault(fault) => return Some(Batch::Userfault { page, fault }),
                 FaultOutcome::Failed(error) => {
-                    return Some(Batch::Refused { part_end: part.end(), error: error.into() });
+                    return Some(Batch::Refused { page, part_end: part.end(), error: error.into() });
                 }
             }
         }

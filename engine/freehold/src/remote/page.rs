@@ -22,7 +22,7 @@ use crate::{
     fault::{Access, FaultError, FaultOutcome, SegvCode},
     file::Object,
     platform::{PkeyRights, Platform},
-    space::{AddressSpace, held_lock::HeldLock},
+    space::{AddressSpace, held_lock::HeldLock, shortage::ShortageRounds},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -125,7 +125,7 @@ impl<P: Platform> AddressSpace<P> {
         mut attempt: impl FnMut(&Vma<P>, HeldLock<'_, '_, P>) -> FaultOutcome<P>,
     ) -> Result<(), AccessError> {
         let mut climbed = !self.tries_vma_lock();
-        let mut rounds = Rounds::new();
+        let (mut rounds, mut shortage) = (Rounds::new(), ShortageRounds::new());
         loop {
             let step = match climbed {
                 false => match self.lock_vma(page) {
@@ -134,14 +134,20 @@ impl<P: Platform> AddressSpace<P> {
                 },
                 true => self.under_mmap_lock(page, manner, &mut attempt),
             };
-            match step {
+            let ended = match step {
                 FaultOutcome::Done => return Ok(()),
-                FaultOutcome::Retry => {}
-                FaultOutcome::NeedMmapLock => climbed = true,
-                FaultOutcome::Fill(file, wanted) => self.fill(&file, wanted, page)?,
-                FaultOutcome::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from)?,
-                FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page)?,
-                FaultOutcome::Failed(error) => return Err(error.into()),
+                FaultOutcome::Retry => Ok(()),
+                FaultOutcome::NeedMmapLock => {
+                    climbed = true;
+                    Ok(())
+                }
+                FaultOutcome::Fill(file, wanted) => self.fill(&file, wanted, page),
+                FaultOutcome::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from),
+                FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page).map_err(FaultError::from),
+                FaultOutcome::Failed(error) => Err(error),
+            };
+            if let Err(error) = ended {
+                shortage.again(self, error)?;
             }
             // The page may disappear again after each fault, for example if MADV_DONTNEED runs concurrently
             // with a forced write.

@@ -246,7 +246,7 @@ impl<P: Platform> AddressSpace<P> {
     /// drop(pins);
     /// ```
     pub fn pin_user_pages(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
-        Pinning::new(self, addr, pages, flags)?.pin_slow()
+        self.retry_when_short(|| Pinning::new(self, addr, pages, flags))?.pin_slow()
     }
 
     /// Pins pages like [`pin_user_pages`](Self::pin_user_pages), but refuses frames that are a file's
@@ -257,7 +257,8 @@ impl<P: Platform> AddressSpace<P> {
         pages: usize,
         flags: PinFlags,
     ) -> Result<Pins<P>, PinError> {
-        Pinning { not_storage: true, ..Pinning::new(self, addr, pages, flags)? }.pin_slow()
+        let pinning = self.retry_when_short(|| Pinning::new(self, addr, pages, flags))?;
+        Pinning { not_storage: true, ..pinning }.pin_slow()
     }
 
     /// Pins pages like [`pin_user_pages`](Self::pin_user_pages), on a CPU that runs this space. Pages that
@@ -286,7 +287,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!((pins.len(), space.rss().anon), (4, 4));
     /// ```
     pub fn pin_user_pages_fast(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
-        let mut pinning = Pinning::new(self, addr, pages, flags)?;
+        let mut pinning = self.retry_when_short(|| Pinning::new(self, addr, pages, flags))?;
         let mut rounds = Rounds::new();
         loop {
             pinning.pin_fast();

@@ -14,6 +14,7 @@
 //! | sizes and limits | `accounting.rs`, `limits.rs` |
 //! | settings and arguments | `design.rs`, `map_flags.rs`, `mdwe.rs`, `pkeys.rs`, `thp.rs`, `arguments.rs` |
 //! | state without locks | `state/` |
+//! | shortage of memory | `shortage.rs` |
 //!
 //! A new field of `AddressSpace` needs a comment that says which lock guards it, its initial value in `make`,
 //! and a line in `announce!`, by which the simulation names the cache lines of the field.
@@ -34,6 +35,7 @@ mod pkeys;
 pub(crate) mod placement;
 pub(crate) mod placement_request;
 pub(crate) mod range_writer;
+pub(crate) mod shortage;
 mod speculate;
 pub(crate) mod state;
 mod thp;

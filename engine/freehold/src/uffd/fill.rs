@@ -29,6 +29,7 @@ use crate::{
         change::anon::AnonVmaError,
         held_lock::HeldLock,
         locking::{ReadGuard, VmaRead},
+        shortage::ShortageRounds,
     },
     vma::{
         Vma,
@@ -227,9 +228,14 @@ impl<P: Platform> Userfaultfd<P> {
         let filler =
             Filler { context: &self.context, space: &space, source, wp: mode.contains(FillMode::WP) };
         let (mut at, mut rounds) = (range.start(), Rounds::new());
-        let mut failed = Ok(());
+        let (mut failed, mut shortage) = (Ok(()), ShortageRounds::new());
         while at < range.end() && failed.is_ok() {
+            let before = at;
             failed = rounds.again::<P>().map_err(UffdError::from).and_then(|()| filler.batch(range, &mut at));
+            if at > before {
+                shortage.progressed();
+            }
+            failed = failed.or_else(|error| shortage.again(&space, error));
         }
         if at > start && !mode.contains(FillMode::DONTWAKE) {
             self.context.wake(UserRange::new(start, at));

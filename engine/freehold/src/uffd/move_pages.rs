@@ -25,7 +25,7 @@ use crate::{
     counted::Counted,
     error::UffdError,
     platform::Platform,
-    space::{AddressSpace, locking::VmaRead},
+    space::{AddressSpace, locking::VmaRead, shortage::ShortageRounds},
     vma::{
         Vma,
         flags::{
@@ -107,10 +107,15 @@ impl<P: Platform> Userfaultfd<P> {
         let holes = mode.contains(MoveMode::ALLOW_SRC_HOLES);
         let mover = Mover { context: &self.context, space: &space, source, target, holes };
         let (mut moved, mut rounds) = (0, Rounds::new());
-        let mut failed = Ok(());
+        let (mut failed, mut shortage) = (Ok(()), ShortageRounds::new());
         while moved < len && failed.is_ok() {
+            let before = moved;
             // A round may move no page: it may wait for a frame.
             failed = rounds.again::<P>().map_err(UffdError::from).and_then(|()| mover.batch(&mut moved));
+            if moved > before {
+                shortage.progressed();
+            }
+            failed = failed.or_else(|error| shortage.again(&space, error));
         }
         if moved > 0 && !mode.contains(MoveMode::DONTWAKE) {
             self.context.wake(UserRange::at(to, moved));

@@ -146,8 +146,8 @@ fn parts_with_different_anon_vmas_do_not_merge_after_fork() {
 
 #[test]
 fn c64_failed_fork_leaves_the_parent_unchanged() {
-    // C-64: each allocation of the fork fails once.
-    for failure in [Failure::Memory, Failure::Heap] {
+    // C-64: each allocation of the fork fails, together with all later ones.
+    for failure in [Failure::MemoryFromThere, Failure::HeapFromThere] {
         let points = at_every_allocation(&[failure], |point| {
             let world = World::new();
             let process = world.process(Locking::default());

@@ -72,6 +72,11 @@ impl Point {
         call()
     }
 
+    /// Adds failures that were counted before `call` ended the injection itself.
+    pub fn note(&self, failures: u64) {
+        self.failures.set(self.failures.get() + failures);
+    }
+
     /// Returns true if the call reached this point.
     pub fn reached(&self) -> bool {
         self.failures.get() > 0

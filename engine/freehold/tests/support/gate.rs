@@ -17,7 +17,9 @@
 
 use freehold::{
     Pfn,
-    platform::{AllocEffort, Frame, FramePurpose, FrameRequest, NodeChoice, Platform},
+    platform::{
+        AllocEffort, Frame, FramePurpose, FrameRequest, MemoryShortage, NodeChoice, Platform, ShortageAnswer,
+    },
 };
 use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
@@ -300,6 +302,10 @@ unsafe impl Platform for Gated {
 
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu> {
         self.machine.space_created(root)
+    }
+
+    fn memory_short(&self, shortage: &MemoryShortage<'_, Self::Mmu>) -> ShortageAnswer {
+        self.machine.memory_short(shortage)
     }
 
     fn flush(&self, mmu: &Self::Mmu, what: &Flush) {

@@ -40,7 +40,7 @@ pub enum Left {
 
 impl Left {
     /// Returns true if a call may leave `found` in place of `expected`.
-    fn allows(self, found: &View, expected: &View) -> bool {
+    pub fn allows(self, found: &View, expected: &View) -> bool {
         match self {
             Left::Nothing => false,
             Left::Layout => found.contents == expected.contents && found.child == expected.child,
@@ -199,7 +199,7 @@ pub fn check(process: &Process, child: Option<&Process>) {
 /// Result and effect of a call without failures.
 pub struct Undisturbed {
     pub before: View,
-    result: Result<u64, Errno>,
+    pub result: Result<u64, Errno>,
     pub after: View,
 }
 

@@ -10,11 +10,12 @@
 //!
 //! A new public call needs an entry in a file of `ops/`, and a new kind of memory needs a row in `states.rs`.
 //! `scene.rs` and `stage.rs` have the objects that operations use. `own.rs` has a call without an address
-//! space.
+//! space. `retried.rs` has the operations that are tried again after the platform has made memory free.
 
 mod complete;
 mod ops;
 mod own;
+mod retried;
 mod scene;
 mod stage;
 mod states;

@@ -49,6 +49,7 @@ mod reuse;
 mod rmap;
 mod scene;
 mod segments;
+mod shortage;
 mod software_bits;
 mod special;
 mod speculative_lookup;

@@ -18,7 +18,7 @@ use crate::{
     fault::{FaultError, huge::HUGE},
     file::{Object, Wanted},
     platform::Platform,
-    space::{AddressSpace, ThpDisable, change::vma_ranges::VmaRanges},
+    space::{AddressSpace, ThpDisable, change::vma_ranges::VmaRanges, shortage::ShortageRounds},
     vma::{Vma, flags::VmFlags},
 };
 use freehold_vmspace::{PageRange, UserRange};
@@ -71,7 +71,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let mut result = Ok(());
         for at in (first..end).step_by(HUGE as usize) {
-            match self.collapse_one(at) {
+            let rounds = ShortageRounds::of_order(PAGES_PER_HUGE.trailing_zeros());
+            match self.retry_when_short_by(rounds, || self.collapse_one(at)) {
                 Ok(()) => {}
                 Err(MadviseError::InUse) => result = Err(MadviseError::InUse),
                 Err(error) => return Err(error),

@@ -116,6 +116,29 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(space.drop_discardable(), 1, "the first page was written again");
     /// assert_eq!(space.rss().anon, 2);
     /// ```
+    ///
+    /// A platform may call this function when memory is short:
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, call::Advice, fault::Access, platform::ShortageAnswer, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 400 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let discardable = space.clone();
+    /// // `Platform::memory_short` of this machine calls the function.
+    /// let answer = move |_: &_| match discardable.drop_discardable() {
+    ///     0 => ShortageAnswer::Fail,
+    ///     _ => ShortageAnswer::Retry,
+    /// };
+    /// engine.platform().set_memory_short(Some(std::sync::Arc::new(answer)));
+    /// space.madvise(at, 200 * PAGE_SIZE, Advice::PopulateWrite).unwrap();
+    /// space.madvise(at, 200 * PAGE_SIZE, Advice::Free).unwrap();
+    /// // The machine has 256 frames.
+    /// space.madvise(at + 200 * PAGE_SIZE, 200 * PAGE_SIZE, Advice::PopulateWrite).unwrap();
+    /// assert_eq!(space.rss().anon, 200);
+    /// # engine.platform().set_memory_short(None);
+    /// ```
     pub fn drop_discardable(&self) -> u64 {
         let (mut at, mut dropped) = (0, 0);
         loop {

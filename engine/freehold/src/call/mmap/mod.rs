@@ -39,6 +39,7 @@ use crate::{
         locking::WriteGuard,
         map_flags::{DROPPABLE, DROPPED, MapFlags, PRIVATE, Prot, SHARED, SHARED_VALIDATE, TYPE, vm_flags},
         range_writer::RangeWriterState,
+        shortage::ShortageRounds,
     },
     vma::flags::VmFlags,
 };
@@ -108,11 +109,54 @@ impl<P: Platform> AddressSpace<P> {
         file: Option<&Counted<File<P>>>,
         offset: u64,
     ) -> Result<u64, MmapError> {
+        match self.try_mmap(addr, len, prot, flags, file, offset) {
+            Err(error @ MmapError::OutOfMemory) => {
+                self.mmap_again(error, addr, len, prot, flags, file, offset)
+            }
+            done => done,
+        }
+    }
+
+    /// Makes one attempt of [`mmap`](Self::mmap).
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
+    fn try_mmap(
+        &self,
+        addr: u64,
+        len: u64,
+        prot: Prot,
+        flags: MapFlags,
+        file: Option<&Counted<File<P>>>,
+        offset: u64,
+    ) -> Result<u64, MmapError> {
         let mut request = self.decode_mmap(addr, len, prot, flags, file, offset)?;
         match request.file_to_reserve().cloned() {
             None => self.map_request(&mut request, None),
             Some(file) => self.map_reserving(&mut request, &file),
         }
+    }
+
+    /// Repeats [`mmap`](Self::mmap) while memory is short, after an attempt has failed with `error`.
+    #[cold]
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments, reason = "the arguments of mmap")]
+    fn mmap_again(
+        &self,
+        error: MmapError,
+        addr: u64,
+        len: u64,
+        prot: Prot,
+        flags: MapFlags,
+        file: Option<&Counted<File<P>>>,
+        offset: u64,
+    ) -> Result<u64, MmapError> {
+        // A failed attempt with a driver may have unmapped the range, and another task may have mapped
+        // something there.
+        if file.is_some_and(|file| file.driver().is_some()) {
+            return Err(error);
+        }
+        let mut rounds = ShortageRounds::new();
+        rounds.again(self, error)?;
+        self.retry_when_short_by(rounds, || self.try_mmap(addr, len, prot, flags, file, offset))
     }
 
     /// Completes [`mmap`](Self::mmap) if the mapping may reserve pages of `file` or enlarge it.

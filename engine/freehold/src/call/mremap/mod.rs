@@ -12,17 +12,19 @@
 //! (hazard C-47). With `FIXED`, the target is unmapped before the preparation, and stays unmapped after a
 //! failure.
 //!
-//! `claim.rs` acquires the right, `pages.rs` moves the entries, and `failure.rs` converts errors. The model's
-//! `mremap.rs` has the rules and the order of the checks. `tests/mremap/moves.rs` tests moves and failed
-//! moves. Mutation `mremap-gathers-before` shows that the source must be gathered before entries move.
+//! `request.rs` checks the arguments, `claim.rs` acquires the right, `pages.rs` moves the entries, and
+//! `failure.rs` converts errors. The model's `mremap.rs` has the rules and the order of the checks.
+//! `tests/mremap/moves.rs` tests moves and failed moves. Mutation `mremap-gathers-before` shows that the
+//! source must be gathered before entries move.
 
 mod claim;
 mod failure;
 mod pages;
+mod request;
 
-use self::claim::Destination;
+use self::{claim::Destination, request::Remap};
 use crate::{
-    PAGE_SHIFT, PAGE_SIZE,
+    PAGE_SHIFT,
     committed::Charge,
     error::MremapError,
     file::Object,
@@ -35,6 +37,7 @@ use crate::{
         locking::WriteGuard,
         placement_request::PlacementRequest,
         range_writer::RangeWriterState,
+        shortage::ShortageRounds,
     },
     uffd::{event::Notice, state::Features},
     vma::{AnonVma, Vma, flags::VmFlags, merge::Attrs},
@@ -52,89 +55,6 @@ bitflags! {
         const FIXED = 2;
         /// MREMAP_DONTUNMAP: the mapping moves, and the old range stays mapped and empty.
         const DONTUNMAP = 4;
-    }
-}
-
-/// The arguments, with lengths in whole pages. A move of several VMAs uses one request for each VMA.
-#[derive(Clone, Copy)]
-pub(super) struct Remap {
-    /// Start of the source.
-    pub(super) addr: u64,
-    /// Length of the source in bytes. With length zero, the call duplicates a shared mapping.
-    pub(super) old_len: u64,
-    /// Length of the target in bytes.
-    pub(super) new_len: u64,
-    flags: RemapFlags,
-    /// Start of the target, or a hint for it; see [`has_target`](Remap::has_target).
-    new_addr: u64,
-}
-
-impl Remap {
-    /// Returns true if the request has a target: `FIXED` gives an address, and `DONTUNMAP` a hint.
-    pub(super) fn has_target(&self) -> bool {
-        self.flags.intersects(RemapFlags::FIXED | RemapFlags::DONTUNMAP)
-    }
-
-    fn fixed(&self) -> bool {
-        self.flags.contains(RemapFlags::FIXED)
-    }
-
-    fn keeps_source(&self) -> bool {
-        self.flags.contains(RemapFlags::DONTUNMAP)
-    }
-
-    /// Returns true if the mapping may move to any address.
-    pub(super) fn may_move(&self) -> bool {
-        self.flags.contains(RemapFlags::MAYMOVE) && !self.has_target()
-    }
-
-    pub(super) fn grows(&self) -> bool {
-        self.new_len > self.old_len
-    }
-
-    /// Returns the number of bytes by which the mapping grows.
-    pub(super) fn growth(&self) -> u64 {
-        self.new_len - self.old_len
-    }
-
-    /// Performs decode: the checks that do not need the address space.
-    fn decode<P: Platform>(
-        addr: u64,
-        old_len: u64,
-        new_len: u64,
-        flags: RemapFlags,
-        new_addr: u64,
-    ) -> Result<Self, MremapError> {
-        let pages = |len: u64| len.checked_next_multiple_of(PAGE_SIZE).unwrap_or(0);
-        let request = Remap { addr, old_len: pages(old_len), new_len: pages(new_len), flags, new_addr };
-        let unknown = !RemapFlags::all().contains(flags);
-        let fits = request.new_len != 0 && request.new_len <= AddressSpace::<P>::TASK_SIZE;
-        let target_is_sane = || !request.has_target() || request.target_is_sane::<P>();
-        let sane = !unknown && addr.is_multiple_of(PAGE_SIZE) && fits && target_is_sane();
-        if sane { Ok(request) } else { Err(MremapError::Invalid) }
-    }
-
-    /// Returns true if the target lies in user space, is aligned, does not overlap the source, and fits the
-    /// flags.
-    fn target_is_sane<P: Platform>(&self) -> bool {
-        let ends_after = |start: u64, len: u64, other: u64| start.wrapping_add(len) > other;
-        let overlap = ends_after(self.addr, self.old_len, self.new_addr)
-            && ends_after(self.new_addr, self.new_len, self.addr);
-        self.new_addr <= AddressSpace::<P>::TASK_SIZE - self.new_len
-            && self.new_addr.is_multiple_of(PAGE_SIZE)
-            && self.flags.contains(RemapFlags::MAYMOVE)
-            && !(self.keeps_source() && self.old_len != self.new_len)
-            && !overlap
-    }
-
-    /// Returns the ranges that the request may need: the source with the range that it grows into, and a
-    /// fixed target.
-    pub(super) fn ranges(&self) -> [UserRange; 2] {
-        let target = match self.fixed() {
-            true => UserRange::at(self.new_addr, self.new_len),
-            false => UserRange::EMPTY,
-        };
-        [UserRange::clipped(self.addr, self.old_len.max(self.new_len)), target]
     }
 }
 
@@ -175,14 +95,30 @@ impl<P: Platform> AddressSpace<P> {
         new_addr: u64,
     ) -> Result<u64, MremapError> {
         let request = Remap::decode::<P>(addr, old_len, new_len, flags, new_addr)?;
+        let mut rounds = ShortageRounds::new();
+        loop {
+            let mut unmapped = false;
+            match self.try_mremap(request, &mut unmapped) {
+                // Another task may have mapped something where this call has unmapped something.
+                Err(error) if unmapped => return Err(error),
+                Err(error) => rounds.again(self, error)?,
+                Ok(at) => return Ok(at),
+            }
+        }
+    }
+
+    /// Makes one attempt of [`mremap`](Self::mremap). Sets `unmapped` if the attempt fails after it has
+    /// unmapped something.
+    fn try_mremap(&self, request: Remap, unmapped: &mut bool) -> Result<u64, MremapError> {
         let state = RangeWriterState::default();
         let (guard, destination) = self.lock_for_mremap(&state, &request)?;
         let request = guard.in_whole_huge_pages(request)?;
         if request.new_len < request.old_len && !request.has_target() {
-            return guard.shrink_in_place(&request);
+            return guard.shrink_in_place(&request, unmapped);
         }
         let mut later = DeferredRetire::new();
         let result = guard.remap(request, destination, &mut later);
+        *unmapped = result.is_err() && later.has_vmas();
         drop(guard);
         later.retire();
         let (at, populate) = result?;
@@ -207,11 +143,14 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         if request.grows() || !target_is_sane { Err(MremapError::Invalid) } else { Ok(request) }
     }
 
-    /// Unmaps the tail like munmap.
-    fn shrink_in_place(self, request: &Remap) -> Result<u64, MremapError> {
+    /// Unmaps the tail like munmap. Sets `unmapped` if this fails after a part of the tail was unmapped.
+    fn shrink_in_place(self, request: &Remap, unmapped: &mut bool) -> Result<u64, MremapError> {
         self.check_source(request)?;
-        let tail = UnmapRange::new::<P>(request.addr + request.new_len, request.old_len - request.new_len)?;
-        self.unmap_by_design(&tail)?;
+        let start = request.addr + request.new_len;
+        let mut tail = UnmapRange::new::<P>(start, request.old_len - request.new_len)?;
+        let done = self.unmap_by_design(&mut tail);
+        *unmapped = tail.range().start() > start;
+        done?;
         Ok(request.addr)
     }
 
@@ -382,7 +321,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     }
 
     /// Returns the address to which a mapping moves: the hint if it is free, otherwise any free place.
-    pub(super) fn place_target(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
+    fn place_target(&self, vma: &Vma<P>, request: &Remap, hint: u64) -> Result<u64, MremapError> {
         let shared = vma.flags().contains(VmFlags::MAYSHARE);
         let placement = PlacementRequest::for_object(
             vma.object(),

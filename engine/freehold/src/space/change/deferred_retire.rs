@@ -43,6 +43,11 @@ impl<'s, P: Platform> DeferredRetire<'s, P> {
         });
     }
 
+    /// Returns true if any VMA was unmapped.
+    pub fn has_vmas(&self) -> bool {
+        [&self.before, &self.after].into_iter().flatten().any(|unmapped| !unmapped.is_empty())
+    }
+
     /// Retires the VMAs that were unmapped to make room, then sends the notice of the move, then retires the
     /// sources.
     // Inlined, because there is usually nothing to do.

@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `unmap.rs` | removal of mappings, step by step |
 //! | `unmap_all.rs` | removal of everything, for exec and exit |
+//! | `unmap_range.rs` | the range of a removal |
 //! | `unmap_unclaimed.rs` | removal of whole mappings by a range writer, in one step |
 //! | `sections.rs` | removal section by section, for the design `Sectioned` |
 //! | `vma_list.rs` | the list of the VMAs that a removal collects and frees |
@@ -22,6 +23,7 @@ mod sections;
 pub(crate) mod split_merge;
 pub(crate) mod unmap;
 mod unmap_all;
+mod unmap_range;
 mod unmap_unclaimed;
 mod vma_list;
 pub(crate) mod vma_ranges;

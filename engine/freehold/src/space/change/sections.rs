@@ -29,11 +29,12 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The split at the end of a section may add one VMA; the removal of the previous section has freed at
     /// least one. The call can still fail after some sections are unmapped: while the lock is released, other
-    /// tasks may add VMAs up to the limit, or seal a later section.
+    /// tasks may add VMAs up to the limit, or seal a later section. After a failure, `range` is the part that
+    /// is not unmapped.
     pub(super) fn unmap_sections<'s>(
         &'s self,
         mut guard: WriteGuard<'s, P>,
-        range: &UnmapRange,
+        range: &mut UnmapRange,
         bytes: u64,
     ) -> Result<(), MunmapError> {
         let (mut start, end) = (range.range().start(), range.range().end());
@@ -58,6 +59,7 @@ impl<P: Platform> AddressSpace<P> {
             if section.end() == end {
                 return Ok(());
             }
+            range.pass(section.end());
             guard = self.write_exclusive_range_unkillable(UserRange::new(section.end(), end));
             // Continues at the next mapping, because a hole may be as large as the address space.
             match guard.first_in(section.end()..end) {

@@ -29,6 +29,7 @@
 //! `munmap` and `every_call::oom` (`engine/freehold/tests`) test this contract.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
+pub(crate) use super::unmap_range::UnmapRange;
 use super::{
     split_merge::SplitMergeError,
     vma_list::{OwnedList, VmaList},
@@ -73,31 +74,6 @@ impl From<SplitMergeError> for MunmapError {
             SplitMergeError::NoMemory => MunmapError::OutOfMemory,
             SplitMergeError::NotSplittable => MunmapError::NotSplittable,
         }
-    }
-}
-
-/// The result of decode: a range that munmap accepts, which is whole pages, not empty, and inside user space.
-#[derive(Clone, Debug)]
-pub(crate) struct UnmapRange(UserRange);
-
-impl UnmapRange {
-    /// Checks the arguments of munmap. Rounds the length up to whole pages.
-    pub fn new<P: Platform>(addr: u64, len: u64) -> Result<Self, MunmapError> {
-        let range = UserRange::decode(addr, len).ok_or(MunmapError::Invalid)?;
-        let fits = !range.is_empty() && range.end() <= AddressSpace::<P>::TASK_SIZE;
-        if fits { Ok(UnmapRange(range)) } else { Err(MunmapError::Invalid) }
-    }
-
-    /// Wraps a range that is known to be valid.
-    pub fn trusted<P: Platform>(range: UserRange) -> Self {
-        let inside = range.start() < range.end() && range.end() <= AddressSpace::<P>::TASK_SIZE;
-        debug_assert!(inside && range.start().is_multiple_of(PAGE_SIZE));
-        UnmapRange(range)
-    }
-
-    /// Returns the range.
-    pub fn range(&self) -> UserRange {
-        self.0
     }
 }
 
@@ -200,9 +176,10 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     ///
     /// # Errors
     ///
-    /// The lock is released. If the design uses sections, some sections may be unmapped.
+    /// The lock is released. If the design uses sections, some sections may be unmapped, and `range` is then
+    /// the rest.
     #[inline(never)]
-    pub(crate) fn unmap_by_design(self, range: &UnmapRange) -> Result<(), MunmapError> {
+    pub(crate) fn unmap_by_design(self, range: &mut UnmapRange) -> Result<(), MunmapError> {
         self.unmap_by_design_inline(range)
     }
 
@@ -210,7 +187,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// expensive. This function and the functions of the steps are inlined only in optimised builds. Without
     /// optimisation their stack frames would add up (`tests/stack_depth.rs`).
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    pub(crate) fn unmap_by_design_inline(self, range: &UnmapRange) -> Result<(), MunmapError> {
+    pub(crate) fn unmap_by_design_inline(self, range: &mut UnmapRange) -> Result<(), MunmapError> {
         let space = self.space;
         if let Some(bytes) = space.locking.unmap.policy().sections {
             return space.unmap_sections(self, range, bytes);
@@ -490,6 +467,11 @@ impl<'s, P: Platform> Detached<'s, P> {
 }
 
 impl<P: Platform> Unmapped<'_, P> {
+    /// Returns true if there are no VMAs.
+    pub fn is_empty(&self) -> bool {
+        self.owned.list.iter().next().is_none()
+    }
+
     /// Joins two results into one.
     pub fn join(mut self, mut other: Self) -> Self {
         self.owned.list.append(core::mem::replace(&mut other.owned.list, VmaList::new()));
