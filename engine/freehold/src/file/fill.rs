@@ -72,8 +72,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails like [`fill`](Self::fill). Fails with `Unsupported` for a page beyond the end of a file that is not
-    /// shared memory of 4 KiB pages, and with `BeyondEnd` beyond the largest size of a file.
+    /// Fails like [`fill`](Self::fill). Fails with `Unsupported` for a page beyond the end of a file that is
+    /// not shared memory of 4 KiB pages, and with `BeyondEnd` beyond the largest size of a file.
     ///
     /// # Locks
     ///

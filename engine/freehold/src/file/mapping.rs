@@ -103,8 +103,8 @@ pub struct Mapping<P: Platform> {
     /// True if a dirty page was lost and no caller of `write_back` has been notified. Set under `invalidate`
     /// held for writing.
     pub(crate) lost: AtomicBool,
-    /// Index after the last page beyond the end of the file that [`reserve`](Self::reserve) added, or any smaller
-    /// number if there is none. Changed under `content` held for writing.
+    /// Index after the last page beyond the end of the file that [`reserve`](Self::reserve) added, or any
+    /// smaller number if there is none. Changed under `content` held for writing.
     pub(super) reserved_end: AtomicU64,
     /// True if mappings of the file are aligned to huge pages. Read and written atomically, without a lock.
     pub(super) aligns: AtomicBool,

@@ -117,8 +117,8 @@ impl<P: Platform> File<P> {
         Self::open(mapping, None, None, None, access, name)
     }
 
-    /// Opens `mapping` like [`new`](Self::new). The file owns `value` until no VMA and no other holder refers to
-    /// the file. The drop of `value` must not sleep and must not call the engine.
+    /// Opens `mapping` like [`new`](Self::new). The file owns `value` until no VMA and no other holder refers
+    /// to the file. The drop of `value` must not sleep and must not call the engine.
     ///
     /// # Errors
     ///

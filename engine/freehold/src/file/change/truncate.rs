@@ -44,9 +44,9 @@ use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Sets the size of the file. If the file shrinks, the pages beyond the new size are removed from the
-    /// cache and from page tables, including private copies. Pages beyond the old size
-    /// ([`reserve`](Self::reserve)) are removed too, unless the file grows. An access beyond the new size then raises
-    /// SIGBUS. If the file grows, the added bytes read as zeroes.
+    /// cache and from page tables, including private copies. An access beyond the new size then raises
+    /// SIGBUS. If the file grows, the added bytes read as zeroes. Pages beyond the old size
+    /// ([`reserve`](Self::reserve)) are also removed, unless the file grows.
     ///
     /// # Errors
     ///
@@ -137,7 +137,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Replaces the bytes of `range` with zeroes. Whole pages leave the cache and all page tables, except
-    /// private copies, also beyond the end of the file ([`reserve`](Self::reserve)). Parts of pages are overwritten. The size does not change.
+    /// private copies, also beyond the end of the file ([`reserve`](Self::reserve)). Parts of pages are
+    /// overwritten. The size does not change.
     ///
     /// # Errors
     ///

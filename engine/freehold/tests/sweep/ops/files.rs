@@ -30,6 +30,9 @@ pub const OPS: &[Op] = &[
         filled(Mapping::of_huge_pages(s.world.engine(), HugePageSize::Mib2, 2 << 20, true))
     }),
     op("File::new", "an open file", |s| made(File::new(s.file.mapping(), FileAccess::READ, "/a/file"))),
+    op("File::with_owned", "an open file with a value", |s| {
+        made(File::with_owned(s.file.mapping(), 1u64, FileAccess::READ, "/a/file"))
+    }),
     op("File::with_driver", "an open device", |s| {
         made(File::with_driver(
             s.device.mapping(),
@@ -55,6 +58,11 @@ pub const OPS: &[Op] = &[
         made(Frames::new("[it]", &[]).and_then(|frames| Special::of_file(frames, s.file.mapping())))
     }),
     op("Mapping::fill", "fill", |s| filled(file(s).fill(PageIndex::new(9)))),
+    op("Mapping::reserve", "reserve", |s| filled(file(s).reserve(PageIndex::new(9)))),
+    op("Mapping::reserve", "reserve beyond the end", |s| {
+        let file = Mapping::memfd(s.world.engine(), PAGE).map_err(freehold::error::FillError::from);
+        filled(file.and_then(|file| file.reserve(PageIndex::new(4))))
+    }),
     op("Mapping::read_at", "read_at", |s| {
         let at = 9 * s.unit + 5;
         filled(file(s).read_at(at, &mut [0; 8]))
