@@ -17,8 +17,8 @@ use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
 use crate::process::{
     self, Process,
-    exec::Layout,
     ids::{Capabilities, Numbers},
+    layout::Layout,
     limits::UNLIMITED,
 };
 use crate::sched::{checkpoint, current, work};

@@ -13,7 +13,9 @@ use crate::errno;
 use crate::files::access::Running;
 use crate::files::tree::{self, Node};
 use crate::platform::{Machine, Space, engine};
-use crate::process::{ids::Ids, limits::Limits, names::up_to_zero, signal::frame::most_bytes};
+use crate::process::{
+    ids::Ids, layout::Layout, limits::Limits, names::up_to_zero, signal::frame::most_bytes,
+};
 use crate::sched::{charge, checkpoint};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -68,20 +70,6 @@ type Headers = Vec<ProgramHeader>;
 pub struct Strings {
     pub arguments: Vec<Vec<u8>>,
     pub environment: Vec<Vec<u8>>,
-}
-
-/// The places of a program's parts and its auxiliary vector, which /proc shows. The kernel itself does not use
-/// the values; PR_SET_MM changes them.
-#[derive(Clone, Default)]
-pub struct Layout {
-    /// The executable segments.
-    pub code: Range<u64>,
-    /// From the last segment's start to the end of the contents of all segments, as on Linux.
-    pub data: Range<u64>,
-    /// The first stack pointer.
-    pub stack: u64,
-    /// The auxiliary vector, including its end.
-    pub vector: Vec<u8>,
 }
 
 /// A program that is loaded into a new address space.

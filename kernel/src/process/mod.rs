@@ -12,7 +12,7 @@
 //! | [`shortage`] | the end of the process with the most memory, if memory is used up |
 //! | [`ids`], [`limits`], [`renew`] | users, resource limits and their effects |
 //! | [`settings`], [`segments`] | settings of /proc/sys; System V segments |
-//! | [`status`], [`names`] | exit statuses, names for reports |
+//! | [`status`], [`names`], [`layout`] | exit statuses; names and the layout of programs for reports |
 //! | [`pidfd`], [`signalfd`] | descriptors of processes and of signals |
 //! | [`observer`], [`standstill`] | events for a recording; the report of a machine that makes no progress |
 //!
@@ -35,6 +35,7 @@ pub mod fault;
 pub mod futex;
 pub mod ids;
 pub mod itimers;
+pub mod layout;
 pub mod limits;
 pub mod names;
 pub mod observer;
@@ -59,7 +60,7 @@ use crate::files::table::Limit;
 use crate::files::tree::{self, Node};
 use crate::memory::{account::Account, stacks};
 use crate::platform::Space;
-use crate::process::exec::Layout;
+use crate::process::layout::Layout;
 use crate::process::signal::types::{Action, Actions, Signals};
 use crate::process::{ids::Ids, itimers::Timers, limits::Limits, status::Status};
 use crate::sched::charge::Charge;

@@ -35,7 +35,10 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let (start, end) = (v.offset(), v.offset());
     let mut bytes = vec![9; v.size()];
     match v.below(17) {
-        0 => mapping.fill(PageIndex::new(v.pages())).is_ok(),
+        0 => match v.bit() {
+            true => mapping.fill(PageIndex::new(v.pages())).is_ok(),
+            false => mapping.reserve(PageIndex::new(v.pages())).is_ok(),
+        },
         1 => mapping.read_at(start, &mut bytes).is_ok(),
         2 | 3 => mapping.write_at(start, &bytes).is_ok(),
         4 => mapping.write_back((v.pages()..v.pages()).into()).is_ok(),
@@ -109,7 +112,11 @@ fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         .shows_cache(v.bit());
     let frames =
         Frames::new("[frames]", &[]).and_then(|frames| Special::<Machine>::of_file(frames, &mapping));
-    File::new(&mapping, access, "/made").map(|file| stage.add_file(file)).is_ok() && frames.is_ok()
+    let file = match v.bit() {
+        true => File::new(&mapping, access, "/made"),
+        false => File::with_owned(&mapping, 1u64, access, "/made"),
+    };
+    file.map(|file| stage.add_file(file)).is_ok() && frames.is_ok()
 }
 
 /// Calls with frame numbers, some of which belong to no frame.

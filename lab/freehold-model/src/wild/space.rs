@@ -117,9 +117,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         9 => space.munlockall().is_ok(),
         10 if v.bit() => space.mseal(addr, len, v.below(9).saturating_sub(7)).is_ok(),
         11 => space.set_policy(addr, len, v.wild()).is_ok(),
-        12 => space
-            .brk(if v.bit() { v.wild() } else { space.brk(0).unwrap_or(0).wrapping_add(v.len()) })
-            .is_ok(),
+        12 => space.brk(if v.bit() { v.wild() } else { space.heap().end.wrapping_add(v.len()) }).is_ok(),
         14 => {
             let wanted = thp_disable(v);
             space.set_thp_disable(wanted);

@@ -45,7 +45,12 @@ fn supplied(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             uffd.close();
             uffd.read().is_err()
         }
-        _ => uffd.poll().readable && uffd.try_read().is_some() && uffd.config().user_mode_only,
+        _ => {
+            uffd.poll().readable
+                && !uffd.is_changing()
+                && uffd.try_read().is_some()
+                && uffd.config().user_mode_only
+        }
     }
 }
 

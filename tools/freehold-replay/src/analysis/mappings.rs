@@ -2,7 +2,7 @@
 //! it.
 //!
 //! A VMA of the kernel may be split and merged. A [`Mapping`] is what one operation mapped, and stays one
-//! mapping however it is cut. [`Pieces`] has the parts of one address space that are mapped now, each with
+//! mapping however it is cut. `Pieces` has the parts of one address space that are mapped now, each with
 //! the index of its mapping. A forked child shares the mappings of its parent, so their faults count
 //! together.
 //! `memory.rs` follows the calls; the tests are in `mod_tests.rs`.

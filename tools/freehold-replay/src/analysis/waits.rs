@@ -1,9 +1,9 @@
 //! The recorded waits for mmap locks: which operation waited, and which operation of another task held the
 //! lock.
 //!
-//! The recorder reports the wait and the hold time of the first acquisition of each operation. [`Locks`]
+//! The recorder reports the wait and the hold time of the first acquisition of each operation. `Locks`
 //! collects these acquisitions while `mod.rs` reads the recording, `holders.rs` finds the holder for each
-//! wait, and [`Locks::finish`] sums up. Every acquisition is counted once: as taken at once, as a wait with a
+//! wait, and `Locks::finish` sums up. Every acquisition is counted once: as taken at once, as a wait with a
 //! known holder, or as a wait without one. The sums over these three groups therefore equal the sum of the
 //! recorded times. `mod_tests.rs` checks the holders of small recordings, and `tests/analysis.rs` checks the
 //! sums.

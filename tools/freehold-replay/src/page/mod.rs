@@ -1,12 +1,12 @@
 //! The page of `freehold replay --report`: one self-contained HTML file about one recording.
 //!
-//! Input: the [`Outcome`] of each replay, and the [`Study`] of the recording. Output: a text with style
+//! Input: the [`Outcome`] of each replay, and the `Study` of the recording. Output: a text with style
 //! sheet, script, charts (SVG) and the analysis as JSON inside. The page needs no network and no other file,
 //! and shows everything but the descriptions under the pointer without a script.
 //!
 //! | file | work |
 //! | --- | --- |
-//! | `templates/replay.html` | the sections; calls the functions of [`Page`] |
+//! | `templates/replay.html` | the sections; calls the functions of `Page` |
 //! | `templates/replay.css`, `templates/replay.js` | appearance; zoom, descriptions and filters |
 //! | `words.rs` | the sentence at the beginning of each section, and names of tasks and mappings |
 //! | `chart.rs`, `timeline.rs` | charts over time, and the waits of each task over time |
@@ -14,7 +14,7 @@
 //!
 //! All figures come from the analysis and the outcomes, which `--json` writes; nothing is computed here but
 //! formats and shares. Names from a recording are escaped: by askama in the template, by `picture/svg.rs` in
-//! drawings, and by [`script_json`] in data. `mod_tests.rs` compares the page with the JSON document, and
+//! drawings, and by `script_json` in data. `mod_tests.rs` compares the page with the JSON document, and
 //! `freehold-cli/tests/browser.rs` opens a page in a browser.
 
 mod areas;

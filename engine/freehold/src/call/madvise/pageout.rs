@@ -120,14 +120,14 @@ impl<P: Platform> AddressSpace<P> {
     /// A platform may call this function when memory is short:
     ///
     /// ```
-    /// # use freehold::{PAGE_SIZE, call::Advice, fault::Access, platform::ShortageAnswer, space::*};
+    /// # use freehold::{PAGE_SIZE, call::Advice, fault::Access, platform::*, space::*};
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 400 * PAGE_SIZE, rw, private, None, 0).unwrap();
     /// let discardable = space.clone();
     /// // `Platform::memory_short` of this machine calls the function.
-    /// let answer = move |_: &_| match discardable.drop_discardable() {
+    /// let answer = move |_: &MemoryShortage<'_, _>| match discardable.drop_discardable() {
     ///     0 => ShortageAnswer::Fail,
     ///     _ => ShortageAnswer::Retry,
     /// };
