@@ -4,8 +4,10 @@
 //! reference was dropped. At that moment a walk of the reverse map can still find the space through a file
 //! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
 //!
-//! `space/change/unmap_all.rs` cannot fail. No munmap may be in progress at the same time, so both functions
-//! first wait until each munmap has ended. The tests of `unmap_all.rs` test them.
+//! `unmap_all_unlocking` and `unmap_all` (`space/change/unmap.rs`) cannot fail. No munmap may be in progress
+//! at the same time, so both functions first wait until each munmap has ended. `exec_zaps_without_the_lock` in
+//! `tests/munmap/callers.rs` checks which locks are held, and `c10_exec_and_exit_succeed_without_memory` in
+//! `tests/every_call/oom.rs` lets memory run out.
 
 use crate::space::AddressSpace;
 use crate::{counted::Shared, platform::Platform};

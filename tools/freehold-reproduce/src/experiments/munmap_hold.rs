@@ -3,9 +3,9 @@
 //!
 //! Each turn maps and populates memory of one size, unmaps it, and reads the statistics of the mmap lock.
 //! Sides: the four designs of munmap, and the host. For the host, only the time of the call is known. A sweep
-//! repeats the sectioned design with sections of several sizes. At the end exec unmaps one size.
-//! `published.rs` has the published times of Linux. The length of a hold comes from the statistics of the
-//! lock, so processes are created with `World::watched`.
+//! repeats the sectioned design with sections of several sizes. At the end exec unmaps one size. `published.rs` has the published
+//! times of Linux. The length of a hold comes from the statistics of the lock, so processes are created with
+//! `World::watched`.
 
 use super::{Experiment, published};
 use crate::executor::{Instant, alone};

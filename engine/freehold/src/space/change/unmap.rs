@@ -22,11 +22,11 @@
 //! tables, at most two per level, stay until the end of the munmap. The end of the closing reservation
 //! (`closing.rs`) unlinks them if nothing else lies in the range that they span.
 //!
-//! munmap, brk, mremap, mmap over a range, exec and exit use this file. `docs/guide/munmap.md` lists the
-//! callers and says which of them may release the lock during the call. Contract of
-//! [`WriteGuard::unmap_unlocking`]: on success the lock is released. On failure the caller still holds the
-//! lock, and every VMA is attached and mapped as before, except that VMAs may have been split. The tests of
-//! `munmap` and `every_call::oom` (`engine/freehold/tests`) test this contract.
+//! munmap, brk, mremap, mmap over a range, exec and exit use this file; `docs/guide/munmap.md` lists the callers
+//! and says which of them may release the lock during the call. Contract of [`WriteGuard::unmap_unlocking`]:
+//! on success the lock is released. On failure the caller still holds the lock, and every VMA is attached and
+//! mapped as before, except that VMAs may have been split. The tests of `munmap` and `every_call::oom`
+//! (`engine/freehold/tests`) test this contract.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 pub(crate) use super::unmap_range::UnmapRange;
@@ -80,7 +80,7 @@ impl From<SplitMergeError> for MunmapError {
 /// Numbers of pages and VMAs in a gathered range.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
-    pub(super) vmas: i64,
+    vmas: i64,
     pages: PageCount,
     locked: PageCount,
     /// Committed pages.
@@ -272,6 +272,40 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn unmap(&self, range: &UnmapRange) -> Result<Unmapped<'s, P>, MunmapError> {
         Ok(self.gather(range)?.unmap())
     }
+
+    /// Unmaps everything in one hold of the lock. Needs no memory, so it cannot fail. No range may be closing.
+    pub(crate) fn unmap_all(&self) -> Unmapped<'s, P> {
+        let gathered = self.gather_all();
+        self.clear_tree();
+        gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
+    }
+
+    /// Unmaps everything and releases the lock, early if the design allows it. Cannot fail: without memory for
+    /// the closing reservation, the lock is held until the end. No range may be closing.
+    pub(crate) fn unmap_all_unlocking(self) {
+        let releases = matches!(self.space.locking.unmap.policy().held, MmapHold::Nothing);
+        if releases && self.reserve(1).is_ok() {
+            let gathered = self.gather_all();
+            if gathered.totals.vmas != 0 {
+                let detached = gathered.close(UserRange::ALL);
+                drop(self);
+                return detached.settle_released().retire();
+            }
+        }
+        let unmapped = self.unmap_all();
+        drop(self);
+        unmapped.retire();
+    }
+
+    /// Performs prepare for all VMAs. Cannot fail, because no VMA is split. The range is all of user space:
+    /// page tables can be left where there are no VMAs any more.
+    fn gather_all(&self) -> Gathered<'_, 's, P> {
+        let mut gathered = self.gather_nothing(UserRange::ALL);
+        for vma in self.vmas(UserRange::ALL) {
+            gathered.add(vma);
+        }
+        gathered
+    }
 }
 
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
@@ -295,7 +329,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Write-locks a VMA and adds it to the list and the totals. Cannot fail.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    pub(super) fn add(&mut self, vma: &Vma<P>) {
+    fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
         self.add_locked(vma);
     }
@@ -363,7 +397,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// Performs commit: replaces the VMAs, of which there is at least one, by a closing reservation over
     /// `span`. The caller has reserved the nodes.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    pub(super) fn close(self, span: UserRange) -> Detached<'s, P> {
+    fn close(self, span: UserRange) -> Detached<'s, P> {
         let guard = self.guard;
         debug_assert!(!span.is_empty(), "nothing is unmapped");
         guard.replace(span, &[closing_entry(span)]);
