@@ -4,10 +4,9 @@
 //! reference was dropped. At that moment a walk of the reverse map can still find the space through a file
 //! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
 //!
-//! `unmap_all_unlocking` and `unmap_all` (`space/change/unmap.rs`) cannot fail. No munmap may be in progress
-//! at the same time, so both functions first wait until each munmap has ended. `exec_zaps_without_the_lock` in
-//! `tests/munmap/callers.rs` checks which locks are held, and `c10_exec_and_exit_succeed_without_memory` in
-//! `tests/every_call/oom.rs` lets memory run out.
+//! `unmap_all` (`space/change/unmap.rs`) allocates nothing and cannot fail. No munmap may be in progress at
+//! the same time, so `clear` first waits until each munmap has ended. `exec_and_exit_hold_the_lock` in
+//! `tests/munmap/callers.rs` checks which locks are held.
 
 use crate::space::AddressSpace;
 use crate::{counted::Shared, platform::Platform};
@@ -19,8 +18,7 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing: with `Unmap::Released` for the VMAs only, and not while pages are unmapped,
-    /// unless there is no memory for a node of the VMA tree. Waits for munmaps in progress.
+    /// The mmap lock for writing. Waits for munmaps in progress.
     ///
     /// # Examples
     ///
@@ -35,18 +33,16 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn clear(&self) {
         let guard = self.write_exclusive_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
-        guard.unmap_all_unlocking();
+        let unmapped = guard.unmap_all();
+        drop(guard);
+        unmapped.retire();
     }
 }
 
 impl<P: Platform> Shared for AddressSpace<P> {
-    /// Unmaps all mappings. Afterwards no task reaches this space through a file. Holds the mmap lock until
-    /// the end: no other task has a reference to this space, so none can wait for the lock.
+    /// Unmaps all mappings. Afterwards no task reaches this space through a file.
     fn end(&self) {
-        let guard = self.write_exclusive_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
-        let unmapped = guard.unmap_all();
-        drop(guard);
-        unmapped.retire();
+        self.clear();
     }
 }
 

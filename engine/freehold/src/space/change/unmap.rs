@@ -22,7 +22,7 @@
 //! tables, at most two per level, stay until the end of the munmap. The end of the closing reservation
 //! (`closing.rs`) unlinks them if nothing else lies in the range that they span.
 //!
-//! munmap, brk, mremap, mmap over a range, exec and exit use this file; `docs/guide/munmap.md` lists the callers
+//! munmap, brk, mremap, mmap over a range and exit use this file; `docs/guide/munmap.md` lists the callers
 //! and says which of them may release the lock during the call. Contract of [`WriteGuard::unmap_unlocking`]:
 //! on success the lock is released. On failure the caller still holds the lock, and every VMA is attached and
 //! mapped as before, except that VMAs may have been split. The tests of `munmap` and `every_call::oom`
@@ -273,38 +273,15 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
         Ok(self.gather(range)?.unmap())
     }
 
-    /// Unmaps everything in one hold of the lock. Needs no memory, so it cannot fail. No range may be closing.
+    /// Unmaps everything. Needs no memory, so it cannot fail. No range may be closing.
     pub(crate) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let gathered = self.gather_all();
-        self.clear_tree();
-        gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
-    }
-
-    /// Unmaps everything and releases the lock, early if the design allows it. Cannot fail: without memory for
-    /// the closing reservation, the lock is held until the end. No range may be closing.
-    pub(crate) fn unmap_all_unlocking(self) {
-        let releases = matches!(self.space.locking.unmap.policy().held, MmapHold::Nothing);
-        if releases && self.reserve(1).is_ok() {
-            let gathered = self.gather_all();
-            if gathered.totals.vmas != 0 {
-                let detached = gathered.close(UserRange::ALL);
-                drop(self);
-                return detached.settle_released().retire();
-            }
-        }
-        let unmapped = self.unmap_all();
-        drop(self);
-        unmapped.retire();
-    }
-
-    /// Performs prepare for all VMAs. Cannot fail, because no VMA is split. The range is all of user space:
-    /// page tables can be left where there are no VMAs any more.
-    fn gather_all(&self) -> Gathered<'_, 's, P> {
         let mut gathered = self.gather_nothing(UserRange::ALL);
         for vma in self.vmas(UserRange::ALL) {
             gathered.add(vma);
         }
-        gathered
+        self.clear_tree();
+        // Page tables can be left where there are no VMAs any more, so all of user space is swept.
+        gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
     }
 }
 
@@ -384,26 +361,18 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// span.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
-        let span = self.span();
-        if closing {
-            return self.close(span);
-        }
+        let (guard, span) = (self.guard, self.span());
         if self.totals.vmas != 0 {
-            self.guard.remove(span);
+            match closing {
+                true => guard.replace(span, &[closing_entry(span)]),
+                false => guard.remove(span),
+            }
         }
-        self.detach(span)
-    }
-
-    /// Performs commit: replaces the VMAs, of which there is at least one, by a closing reservation over
-    /// `span`. The caller has reserved the nodes.
-    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    fn close(self, span: UserRange) -> Detached<'s, P> {
-        let guard = self.guard;
-        debug_assert!(!span.is_empty(), "nothing is unmapped");
-        guard.replace(span, &[closing_entry(span)]);
-        match guard.range_writer() {
-            None => guard.space.closings.begin(guard),
-            Some(_) => guard.space.closings.begin_uncounted(),
+        if closing {
+            match guard.range_writer() {
+                None => guard.space.closings.begin(guard),
+                Some(_) => guard.space.closings.begin_uncounted(),
+            }
         }
         self.detach(span)
     }
