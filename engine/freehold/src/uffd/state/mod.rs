@@ -274,8 +274,8 @@ impl<P: Platform> Userfaultfd<P> {
         self.context.config
     }
 
-    /// Returns true from the start of a change of the mappings until the message about it is read. Requests
-    /// that change pages fail with [`UffdError::Changing`] meanwhile.
+    /// Returns true from the start of a change of the mappings until the message about it is read. During
+    /// this time, requests that change pages fail with [`UffdError::Changing`].
     ///
     /// # Examples
     ///
