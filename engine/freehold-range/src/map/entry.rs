@@ -39,16 +39,19 @@ pub enum Lookup {
     Contended,
 }
 
-/// Asserts that the entries are ascending and inside the range. Returns true if they leave no gap in the
-/// range.
+/// Asserts that the entries are ascending and inside the range.
 #[inline]
-pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) -> bool {
+pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) {
     assert!(start < end && with.len() <= MAX_REPLACEMENT);
-    let (mut before, mut gaps) = (start, 0);
+    let mut before = start;
     for entry in with {
         assert!(before <= entry.start && entry.start < entry.end && entry.end <= end, "entries out of order");
-        gaps |= entry.start - before;
         before = entry.end;
     }
-    gaps | (end - before) == 0
+}
+
+/// Returns true if the entries, which are ascending and inside the range, leave no gap in it.
+#[inline]
+pub(super) fn fill_range(start: u64, end: u64, with: &[Entry]) -> bool {
+    with.iter().map(|entry| entry.end - entry.start).sum::<u64>() == end - start
 }

@@ -15,7 +15,7 @@ use allocator_api2::alloc::AllocError;
 use freehold_sync::Host;
 
 use super::busy_nodes::BusyNodes;
-use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits};
+use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits, fill_range};
 use super::fanout::Fanout;
 use super::insert::SplitPolicy;
 use super::node::{Node, Slot};
@@ -171,8 +171,8 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     /// Panics if an entry of the map reaches across `start` or `end`, if `with` is not as described, or if
     /// nodes may be needed and are not preallocated. The map is unchanged then.
     pub fn replace(&mut self, start: u64, end: u64, with: &[Entry]) {
-        let fills = assert_fits(start, end, with);
-        if !self.replace_in_leaf(start, end, with, fills) {
+        assert_fits(start, end, with);
+        if !self.replace_in_leaf(start, end, with) {
             self.replace_across(start, end, with);
         }
     }
@@ -279,9 +279,9 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
     }
 
     /// Handles the common case: the range lies inside one leaf, which has enough slots and stays linked.
-    /// Returns false in any other case. `fills` is set if the entries leave no gap in the range.
+    /// Returns false in any other case.
     #[inline]
-    fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry], fills: bool) -> bool {
+    fn replace_in_leaf(&self, start: u64, end: u64, with: &[Entry]) -> bool {
         let (leaf, from) = self.finger_search(start);
         let is_root = self.map.root.level() == 0;
         let count = leaf.count();
@@ -301,7 +301,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             replace_slots(leaf, from, gone, with);
             // No gap grows if the change only adds entries, or if the new entries fill the whole range.
-            if gone > 0 && !fills {
+            if gone > 0 && !fill_range(start, end, with) {
                 self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
         } else {

@@ -83,12 +83,16 @@ impl<P: Platform> WriteGuard<'_, P> {
 
     /// Returns the result of [`next_occupied`](Self::next_occupied), but skips boundaries.
     pub(super) fn next_occupied_past_boundaries(&self, mut addr: u64) -> Option<(UserRange, u64)> {
-        let rcu = P::rcu_read();
         loop {
-            let found = self.right.next_of_any_writer(&rcu, addr)?;
-            match self.slot(&found) {
-                TreeEntry::Boundary(boundary) => addr = boundary.end(),
-                _ => return Some((UserRange::new(found.start, found.end), self.guard_start(&found))),
+            let found = self.right.with_next_of_any_writer(addr, |found| {
+                found.map(|found| match self.slot(&found) {
+                    TreeEntry::Boundary(boundary) => Err(boundary.end()),
+                    _ => Ok((UserRange::new(found.start, found.end), self.guard_start(&found))),
+                })
+            });
+            match found? {
+                Ok(occupied) => return Some(occupied),
+                Err(behind) => addr = behind,
             }
         }
     }

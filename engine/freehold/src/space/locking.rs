@@ -395,9 +395,9 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Returns the first entry above `addr`: its addresses, and the lowest address that it keeps free. For a
     /// stack this address is the start of the stack's gap; for any other entry it is the start of the entry.
     pub(crate) fn next_occupied(&self, addr: u64) -> Option<(UserRange, u64)> {
-        let rcu = P::rcu_read();
-        let found = self.right.next_of_any_writer(&rcu, addr)?;
-        Some((UserRange::new(found.start, found.end), self.guard_start(&found)))
+        self.right.with_next_of_any_writer(addr, |found| {
+            found.map(|found| (UserRange::new(found.start, found.end), self.guard_start(&found)))
+        })
     }
 
     /// Returns the start of the gap of a stack, or the start of any other entry.

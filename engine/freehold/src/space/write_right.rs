@@ -4,7 +4,7 @@
 //! A `WriteGuard` (`locking.rs`) contains this value. Each function here is one operation of the tree, with
 //! an arm for each kind of writer. Claims, and the end of a range writer, use the `ClaimWriter` directly
 //! (`claim.rs`, `range_writer.rs`). A range writer sees only its write set. The exceptions are
-//! `next_of_any_writer` and `gap`; a later claim checks their results again.
+//! `with_next_of_any_writer` and `gap`; a later claim checks their results again.
 //! `AddressSpace::enter_range_writer` creates the right of a range writer, and `AddressSpace::writer` creates
 //! the right of the exclusive writer.
 #![expect(unsafe_code, reason = "reads the tree without counting the borrow")]
@@ -82,13 +82,18 @@ impl<'s, P: Platform> WriteRight<'s, P> {
         }
     }
 
-    /// Returns the first entry that ends above `addr`, even if another range writer has claimed it. The RCU
-    /// section keeps the VMA of that entry readable.
+    /// Calls `look` with the first entry that ends above `addr`, even if another range writer has claimed it.
+    /// The VMA of the entry is readable during the call: no other task removes VMAs while there is an
+    /// exclusive writer, and a range writer calls `look` within RCU.
     #[inline]
-    pub(crate) fn next_of_any_writer(&self, _: &P::RcuGuard, addr: u64) -> Option<Entry> {
+    pub(crate) fn with_next_of_any_writer<T>(&self, addr: u64, look: impl FnOnce(Option<Entry>) -> T) -> T {
         match self {
-            WriteRight::Exclusive { tree, .. } => tree.borrow().next(addr),
-            WriteRight::Range(writer) => writer.map.next_in_map(addr),
+            // SAFETY: the writer only searches for the entry, and copies it.
+            WriteRight::Exclusive { tree, .. } => look(unsafe { peek(tree).next(addr) }),
+            WriteRight::Range(writer) => {
+                let _rcu = P::rcu_read();
+                look(writer.map.next_in_map(addr))
+            }
         }
     }
 

@@ -157,13 +157,14 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// `NeedsExclusive` if a reservation lies in the range, because the exclusive writer waits for the end of
     /// the reservation.
     fn expect_blocked(&self, range: UserRange) -> Result<(), ClaimError> {
-        let rcu = P::rcu_read();
-        match self.right.next_of_any_writer(&rcu, range.start()).filter(|found| found.start < range.end()) {
-            Some(found) if self.slot(&found).vma().is_some() => Ok(()),
-            Some(_) => Err(ClaimError::NeedsExclusive),
-            None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
-            None => Err(ClaimError::NotAHole),
-        }
+        self.right.with_next_of_any_writer(range.start(), |found| {
+            match found.filter(|found| found.start < range.end()) {
+                Some(found) if self.slot(&found).vma().is_some() => Ok(()),
+                Some(_) => Err(ClaimError::NeedsExclusive),
+                None if range.end() > AddressSpace::<P>::TASK_SIZE => Ok(()),
+                None => Err(ClaimError::NotAHole),
+            }
+        })
     }
 }
 
