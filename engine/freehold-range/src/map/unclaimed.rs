@@ -68,7 +68,6 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         extend: impl FnOnce(&Entry) -> bool,
     ) -> Result<Filled, ClaimError> {
         assert_fits(with.start, with.end, core::slice::from_ref(with));
-        self.ensure_spares()?;
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);
         let LeafPath { leaf, at, .. } = latched.path;
