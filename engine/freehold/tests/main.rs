@@ -47,6 +47,7 @@ mod pkeys;
 mod probes;
 mod random_interactions;
 mod range_writers;
+mod reap;
 mod reports;
 mod rmap;
 mod secret;

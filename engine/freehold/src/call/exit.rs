@@ -4,9 +4,8 @@
 //! reference was dropped. At that moment a walk of the reverse map can still find the space through a file
 //! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
 //!
-//! `unmap_all` (`space/change/unmap.rs`) allocates nothing and cannot fail. No munmap may be in progress at
-//! the same time, so `clear` first waits until each munmap has ended. `exec_and_exit_hold_the_lock` in
-//! `tests/munmap/callers.rs` checks which locks are held.
+//! `space/change/unmap_all.rs` cannot fail. No munmap may be in progress at the same time, so `clear` first
+//! waits until each munmap has ended. The tests of `unmap_all.rs` test them.
 
 use crate::space::AddressSpace;
 use crate::{counted::Shared, platform::Platform};
@@ -18,7 +17,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// The mmap lock for writing. Waits for munmaps in progress.
+    /// The mmap lock for writing: with `Unmap::Released` for the VMAs only, and not while pages are unmapped,
+    /// unless there is no memory for a node of the VMA tree. Waits for munmaps in progress.
     ///
     /// # Examples
     ///
@@ -33,9 +33,7 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn clear(&self) {
         let guard = self.write_exclusive_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
-        let unmapped = guard.unmap_all();
-        drop(guard);
-        unmapped.retire();
+        guard.unmap_all_unlocking();
     }
 }
 

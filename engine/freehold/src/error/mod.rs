@@ -72,9 +72,10 @@ macro_rules! unkillable_error {
 
 /// Defines an error of a verb that may run out of memory, and that a fatal signal may interrupt. `NoMemory`
 /// and `Killed` convert to the variants `OutOfMemory` and `Killed`. An operation with such an error may be
-/// tried again.
+/// tried again. `no_space` is the variant that says that no addresses were free, if there is one.
 macro_rules! verb_error {
-    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }) => {
+    ($(#[$meta:meta])* $name:ident { $($(#[doc = $doc:literal])+ $variant:ident => $errno:ident,)* }
+     $(no_space = $no_space:ident)?) => {
         unkillable_error! { $(#[$meta])* $name { $($(#[doc = $doc])+ $variant => $errno,)* } }
 
         impl From<Killed> for $name {
@@ -83,15 +84,22 @@ macro_rules! verb_error {
 
         impl $crate::error::LacksMemory for $name {
             fn lacks_memory(&self) -> bool { *self == Self::OutOfMemory }
+            $(fn lacks_addresses(&self) -> bool { *self == Self::$no_space })?
         }
     };
 }
 
-/// Error of an operation that is tried again after memory has become free (`space/shortage.rs`).
+/// Error of an operation that is tried again after memory or addresses have become free
+/// (`space/shortage.rs`).
 pub(crate) trait LacksMemory: From<Killed> {
     /// Returns true if memory was short, and the failed attempt has changed nothing that another attempt
     /// would not find.
     fn lacks_memory(&self) -> bool;
+
+    /// Returns true if no addresses were free, and the failed attempt has changed nothing.
+    fn lacks_addresses(&self) -> bool {
+        false
+    }
 }
 
 mod access;
@@ -181,6 +189,7 @@ verb_error! {
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
     }
+    no_space = NoSpace
 }
 
 verb_error! {
@@ -226,6 +235,7 @@ verb_error! {
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
     }
+    no_space = NoSpace
 }
 
 verb_error! {
@@ -469,6 +479,7 @@ verb_error! {
         /// A fatal signal arrived while waiting for the lock.
         Killed => EINTR,
     }
+    no_space = NoSpace
 }
 
 verb_error! {

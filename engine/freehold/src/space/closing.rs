@@ -171,6 +171,21 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
+    /// Waits until a closing range that an exclusive writer began has ended. Returns false at once if there is
+    /// none. The caller holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Killed`] if a fatal signal arrives first.
+    pub(crate) fn wait_for_closing(&self) -> Result<bool, Killed> {
+        let guard = self.write_killable()?;
+        if self.closings.counted.load(Relaxed) == 0 {
+            return Ok(false);
+        }
+        self.closings.wait_after(guard)?;
+        Ok(true)
+    }
+
     /// Takes the mmap lock for writing like [`write_exclusive_range`](Self::write_exclusive_range), but
     /// signals do not end the wait.
     pub(crate) fn write_exclusive_range_unkillable(&self, range: UserRange) -> WriteGuard<'_, P> {

@@ -1,5 +1,5 @@
 //! The safe point: the one place where an operation that found no memory asks the platform for help and is
-//! tried again.
+//! tried again. An operation that found no free addresses waits here for the end of a closing range.
 //!
 //! An operation makes an attempt under its locks. If the attempt finds no memory, it releases all locks and
 //! undoes what it has prepared, as for a final failure. The operation then calls [`ShortageRounds::again`],
@@ -29,15 +29,16 @@ use crate::{
 };
 use freehold_sync::{check_killed, rank};
 
-/// Number of times that the platform is asked before an operation fails that makes no progress. The number is
-/// that of Linux, which also gives up after 16 rounds of reclaim without progress.
+/// Number of times that the platform is asked, or that closing ranges are waited for, before an operation
+/// fails that makes no progress. The number is that of Linux, which also gives up after 16 rounds of reclaim without progress.
 const MAX_ROUNDS: u32 = 16;
 
 /// The rounds of one operation that memory is short for.
 pub(crate) struct ShortageRounds {
     /// Order of the block that the operation needs.
     order: u32,
-    /// Number of times that the platform was asked since the last progress.
+    /// Number of times that the platform was asked, or that the operation was tried again for want of
+    /// addresses, since the last progress.
     asked: u32,
     /// True if the caches were emptied since the platform was last asked.
     trimmed: bool,
@@ -75,6 +76,9 @@ impl ShortageRounds {
     #[cold]
     #[inline(never)]
     pub fn again<P: Platform, E: LacksMemory>(&mut self, space: &AddressSpace<P>, error: E) -> Result<(), E> {
+        if error.lacks_addresses() {
+            return self.again_after_closing(space, error);
+        }
         if !error.lacks_memory() {
             return Err(error);
         }
@@ -91,6 +95,22 @@ impl ShortageRounds {
         }
         (self.asked, self.trimmed) = (self.asked + 1, false);
         Ok(check_killed::<P>()?)
+    }
+
+    /// Decides whether an operation that found no free addresses is tried again. Waits for the end of a
+    /// closing range, because exec closes all addresses. If no range is closing, one may have ended since the
+    /// operation searched, so the operation is tried once more.
+    fn again_after_closing<P: Platform, E: LacksMemory>(
+        &mut self,
+        space: &AddressSpace<P>,
+        error: E,
+    ) -> Result<(), E> {
+        rank::holds_none::<P>();
+        if self.asked == MAX_ROUNDS || !space.wait_for_closing()? && self.asked > 0 {
+            return Err(error);
+        }
+        self.asked += 1;
+        Ok(())
     }
 }
 

@@ -49,6 +49,31 @@ fn c10_failed_allocation_in_any_call_changes_nothing() {
     every_failure_of_each(CALLS, designs(), &SPARES, |spare| Stage::new(Some(spare)), Stage::end);
 }
 
+/// C-10: memory runs out during exec or exit, neither of which needs any.
+#[test]
+fn c10_exec_and_exit_succeed_without_memory() {
+    for locking in designs() {
+        let points = at_every_allocation(&Failure::ALL, |point| {
+            let world = World::new();
+            let process = world.process(locking);
+            let mut cpu = world.machine.cpu(0);
+            // Mappings that do not merge fill several nodes of the tree.
+            for n in 0..40 {
+                anon(&process, BASE + 2 * n * PAGE, 1);
+                process.store(&mut cpu, BASE + 2 * n * PAGE, n).unwrap();
+            }
+            process.space().trim();
+            point.fail(|| process.clear());
+            assert_eq!((process.counts().map_count, process.rss()), (0, Default::default()));
+            process.check();
+            anon(&process, BASE, 1);
+            drop((process, cpu));
+            world.end();
+        });
+        assert_eq!(points > 0, locking.unmap == Unmap::Released, "{locking:?}: {points} failures");
+    }
+}
+
 /// C-10: memory runs out while an address space is created. The failed call leaves nothing allocated.
 #[test]
 fn c10_failed_space_creation_leaks_nothing() {

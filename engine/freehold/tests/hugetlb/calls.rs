@@ -259,3 +259,13 @@ fn pages_of_1_gib_are_mapped_and_reserved() {
         machine.accounting().assert_clean();
     }
 }
+
+#[test]
+fn reap_leaves_huge_pages_of_pools() {
+    everywhere(2, |_, process, cpu| {
+        process.mmap(BASE, HUGE, RW, PRIVATE | MapFlags::FIXED, None, 0).unwrap();
+        process.store(cpu, BASE, 5u64).unwrap();
+        process.reap().unwrap();
+        assert_eq!(process.load(cpu, BASE), Ok(5u64));
+    });
+}

@@ -49,7 +49,8 @@ const ATOMIC: [Seen; 4] = [(Writing, 1); 4];
 const FREE: [Seen; 4] = [(Writing, 1), (Writing, 1), (Reading, 1), (Not, 2)];
 /// Expectation for a caller that may release the lock and whose removal may be sectioned.
 const SECTIONS: [Seen; 4] = [(Writing, 1), (Writing, 4), (Reading, 1), (Not, 2)];
-/// Expectation for mappings that step 1 (`Downgraded`) zaps under the write lock, in one section.
+/// Expectation for mappings that step 1 (`Downgraded`) zaps under the write lock, in one section, and for
+/// exec.
 const SPECIAL: [Seen; 4] = [(Writing, 1), (Writing, 1), (Writing, 1), (Not, 2)];
 
 /// Bytes of a section.
@@ -286,8 +287,8 @@ fn stack_move_of_exec_holds_the_lock() {
 }
 
 #[test]
-fn exec_and_exit_hold_the_lock() {
-    row("exec", ATOMIC, set_up, |_, process| process.clear());
+fn exec_zaps_without_the_lock() {
+    row("exec", SPECIAL, set_up, |_, process| process.clear());
 }
 
 /// Range writers: during the removal, holders of the mmap lock see the same state as without range writers.

@@ -65,7 +65,14 @@ fn keyed() -> World {
 
 /// Creates a machine whose memory has no contents, because huge pages have many bytes.
 fn large() -> World {
-    world(MachineConfig::phantom(64 << 20))
+    let world = world(MachineConfig::phantom(64 << 20));
+    // The first read of an empty huge page allocates the huge page of zeroes, which the engine keeps.
+    let process = world.process(Locking::default());
+    anon(&process, BASE, HUGE / PAGE);
+    process.madvise(BASE, HUGE, Advice::HugePage).unwrap();
+    process.load::<u64>(&mut world.machine.cpu(0), BASE).unwrap();
+    drop(process);
+    world
 }
 
 fn pooled() -> World {

@@ -44,6 +44,7 @@ mod pins;
 mod probes;
 mod ranges;
 mod readers;
+mod reap;
 mod reclaim;
 mod reuse;
 mod rmap;

@@ -3,9 +3,9 @@
 //!
 //! Each turn maps and populates memory of one size, unmaps it, and reads the statistics of the mmap lock.
 //! Sides: the four designs of munmap, and the host. For the host, only the time of the call is known. A sweep
-//! at the end repeats the sectioned design with sections of several sizes. `published.rs` has the published
-//! times of Linux. The length of a hold comes from the statistics of the lock, so processes are created with
-//! `World::watched`.
+//! repeats the sectioned design with sections of several sizes. At the end exec unmaps one size.
+//! `published.rs` has the published times of Linux. The length of a hold comes from the statistics of the
+//! lock, so processes are created with `World::watched`.
 
 use super::{Experiment, published};
 use crate::executor::{Instant, alone};
@@ -72,7 +72,8 @@ impl Experiment for MunmapHold {
     fn seconds(&self, scale: &Scale) -> f64 {
         let of_size = |size| 4.0 * seconds(size) + if host(scale, size) { host_seconds(size) } else { 0.0 };
         let sizes = scale.sizes(&FULL, &QUICK).into_iter().map(of_size).sum::<f64>();
-        (sizes + sections(scale).count() as f64 * seconds(swept(scale))) * scale.turns() as f64
+        let swept = sections(scale).count() as f64 * seconds(swept(scale));
+        (sizes + swept + 4.0 * seconds(executed(scale))) * scale.turns() as f64
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -91,7 +92,7 @@ impl Experiment for MunmapHold {
                 let what = format!("{}, turn {}", units::bytes(size), turn + 1);
                 match side {
                     Side::Design(process) => {
-                        steps.step(what, seconds(size), || of_design(&world, process, size))
+                        steps.step(what, seconds(size), || of_design(&world, process, size, munmap))
                     }
                     Side::Host => steps.step(what + ", host", host_seconds(size), || of_host(size)),
                 }
@@ -106,10 +107,17 @@ impl Experiment for MunmapHold {
         let found = in_turns(scale.turns(), &mut sides, |(section, process), turn| {
             let (size_text, section) = (units::bytes(size), units::bytes(*section));
             let what = format!("{size_text} by sections of {section}, turn {}", turn + 1);
-            steps.step(what, seconds(size), || of_design(&world, process, size))
+            steps.step(what, seconds(size), || of_design(&world, process, size, munmap))
         })?;
         let sweep = Sweep { size, sections: sections(scale).collect(), found };
-        Ok(findings(&designs, &sizes, &of_sizes, &sweep))
+        let size = executed(scale);
+        let processes = designs.map(|locking| world.watched(locking));
+        let mut sides: Vec<Process> = processes.into_iter().collect::<anyhow::Result<_>>()?;
+        let found = in_turns(scale.turns(), &mut sides, |process, turn| {
+            let what = format!("exec with {}, turn {}", units::bytes(size), turn + 1);
+            steps.step(what, seconds(size), || of_design(&world, process, size, exec))
+        })?;
+        Ok(findings(&designs, &sizes, &of_sizes, &sweep, &Exec { size, found }))
     }
 }
 
@@ -172,6 +180,35 @@ impl Sweep {
     }
 }
 
+/// Results of exec in each design.
+struct Exec {
+    /// Number of bytes that are unmapped.
+    size: u64,
+    /// The turns by design.
+    found: Vec<Vec<Turn>>,
+}
+
+/// Returns the number of bytes that exec unmaps.
+fn executed(scale: &Scale) -> u64 {
+    scale.size(64 * GIB, GIB / 2)
+}
+
+impl Exec {
+    fn table(&self, names: &[&str]) -> Table {
+        let calls = figures(&self.found, |turn| turn.call);
+        let longest = figures(&self.found, |turn| turn.longest);
+        let rows = names.iter().zip(calls.into_iter().zip(longest)).map(|(name, (call, longest))| Row {
+            name: (*name).to_owned(),
+            cells: [call, longest].map(|figure| Cell::measured(Unit::Nanoseconds, figure)).into(),
+        });
+        Table {
+            title: format!("exec in a process with {}", units::bytes(self.size)),
+            columns: ["design", "unmapping of all", "longest hold for writing"].map(str::to_owned).into(),
+            rows: rows.collect(),
+        }
+    }
+}
+
 /// Returns true if the host is measured at this size.
 fn host(scale: &Scale, size: u64) -> bool {
     size <= scale.choose(u64::MAX, QUICK_HOST) && scale.fits_host(size)
@@ -192,8 +229,24 @@ fn calls(size: u64) -> u64 {
     ((16 << 20) / size).clamp(1, MAX_CALLS)
 }
 
-/// Runs one turn on the engine.
-fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn> {
+/// Unmaps memory by munmap.
+fn munmap(process: &Process, at: u64, size: u64) -> anyhow::Result<()> {
+    Ok(process.munmap(at, size)?)
+}
+
+/// Unmaps all memory as exec does.
+fn exec(process: &Process, _: u64, _: u64) -> anyhow::Result<()> {
+    process.clear();
+    Ok(())
+}
+
+/// Runs one turn on the engine. `unmap` unmaps the populated memory, which is all memory of the process.
+fn of_design(
+    world: &World,
+    process: &Process,
+    size: u64,
+    unmap: fn(&Process, u64, u64) -> anyhow::Result<()>,
+) -> anyhow::Result<Turn> {
     let mut cpu = world.machine.cpu(0);
     cpu.run(process.mmu());
     cpu.call(|| {
@@ -203,7 +256,7 @@ fn of_design(world: &World, process: &Process, size: u64) -> anyhow::Result<Turn
             let before = process.lock_stats().unwrap_or_default();
             times.push(alone(|| {
                 let started = Instant::now();
-                process.munmap(at, size).map(|()| since(started))
+                unmap(process, at, size).map(|()| since(started))
             })?);
             let mut during = process.lock_stats().unwrap_or_default();
             during.remove(&before);
@@ -255,7 +308,13 @@ fn of_host(size: u64) -> anyhow::Result<Turn> {
     Ok(Turn { call: Figure::of(times).median, ..Turn::default() })
 }
 
-fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>], sweep: &Sweep) -> Findings {
+fn findings(
+    designs: &[Locking; 4],
+    sizes: &[u64],
+    of_sizes: &[Vec<Vec<Turn>>],
+    sweep: &Sweep,
+    exec: &Exec,
+) -> Findings {
     let names = designs.map(|design| unmap_name(design.unmap));
     let measure = |title: &str, value: &dyn Fn(&Turn, u64) -> f64| {
         let rows = sizes.iter().zip(of_sizes).map(|(size, found)| {
@@ -297,6 +356,7 @@ fn findings(designs: &[Locking; 4], sizes: &[u64], of_sizes: &[Vec<Vec<Turn>>], 
             measure("mmap lock held for reading after the downgrade, per call", &|turn, _| turn.read),
             measure("time of the call, per page (zap, flush, free; with one page mostly the call itself)", &|turn, size| turn.call / (size / PAGE) as f64),
             sweep.table(),
+            exec.table(&names),
         ],
         plots: vec![
             plot("Longest hold of the mmap lock for writing by one munmap", "longest hold for writing", lines(&|turn| turn.longest)),

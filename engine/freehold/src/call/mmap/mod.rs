@@ -110,7 +110,7 @@ impl<P: Platform> AddressSpace<P> {
         offset: u64,
     ) -> Result<u64, MmapError> {
         match self.try_mmap(addr, len, prot, flags, file, offset) {
-            Err(error @ MmapError::OutOfMemory) => {
+            Err(error @ (MmapError::OutOfMemory | MmapError::NoSpace)) => {
                 self.mmap_again(error, addr, len, prot, flags, file, offset)
             }
             done => done,
@@ -135,7 +135,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Repeats [`mmap`](Self::mmap) while memory is short, after an attempt has failed with `error`.
+    /// Repeats [`mmap`](Self::mmap) while memory or addresses are short, after an attempt has failed with
+    /// `error`.
     #[cold]
     #[inline(never)]
     #[expect(clippy::too_many_arguments, reason = "the arguments of mmap")]

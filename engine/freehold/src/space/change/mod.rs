@@ -6,6 +6,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `unmap.rs` | removal of mappings, step by step |
+//! | `unmap_all.rs` | removal of everything, for exec and exit |
 //! | `unmap_range.rs` | the range of a removal |
 //! | `unmap_unclaimed.rs` | removal of whole mappings by a range writer, in one step |
 //! | `sections.rs` | removal section by section, for the design `Sectioned` |
@@ -21,6 +22,7 @@ mod latched;
 mod sections;
 pub(crate) mod split_merge;
 pub(crate) mod unmap;
+mod unmap_all;
 mod unmap_range;
 mod unmap_unclaimed;
 mod vma_list;

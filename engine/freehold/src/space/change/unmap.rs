@@ -22,11 +22,11 @@
 //! tables, at most two per level, stay until the end of the munmap. The end of the closing reservation
 //! (`closing.rs`) unlinks them if nothing else lies in the range that they span.
 //!
-//! munmap, brk, mremap, mmap over a range and exit use this file; `docs/guide/munmap.md` lists the callers
-//! and says which of them may release the lock during the call. Contract of [`WriteGuard::unmap_unlocking`]:
-//! on success the lock is released. On failure the caller still holds the lock, and every VMA is attached and
-//! mapped as before, except that VMAs may have been split. The tests of `munmap` and `every_call::oom`
-//! (`engine/freehold/tests`) test this contract.
+//! munmap, brk, mremap, mmap over a range, exec and exit use this file. `docs/guide/munmap.md` lists the
+//! callers and says which of them may release the lock during the call. Contract of
+//! [`WriteGuard::unmap_unlocking`]: on success the lock is released. On failure the caller still holds the
+//! lock, and every VMA is attached and mapped as before, except that VMAs may have been split. The tests of
+//! `munmap` and `every_call::oom` (`engine/freehold/tests`) test this contract.
 #![expect(unsafe_code, reason = "unlinks page tables")]
 
 pub(crate) use super::unmap_range::UnmapRange;
@@ -80,7 +80,7 @@ impl From<SplitMergeError> for MunmapError {
 /// Numbers of pages and VMAs in a gathered range.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
-    vmas: i64,
+    pub(super) vmas: i64,
     pages: PageCount,
     locked: PageCount,
     /// Committed pages.
@@ -272,17 +272,6 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     pub(crate) fn unmap(&self, range: &UnmapRange) -> Result<Unmapped<'s, P>, MunmapError> {
         Ok(self.gather(range)?.unmap())
     }
-
-    /// Unmaps everything. Needs no memory, so it cannot fail. No range may be closing.
-    pub(crate) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let mut gathered = self.gather_nothing(UserRange::ALL);
-        for vma in self.vmas(UserRange::ALL) {
-            gathered.add(vma);
-        }
-        self.clear_tree();
-        // Page tables can be left where there are no VMAs any more, so all of user space is swept.
-        gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
-    }
 }
 
 impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
@@ -306,7 +295,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
 
     /// Write-locks a VMA and adds it to the list and the totals. Cannot fail.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
-    fn add(&mut self, vma: &Vma<P>) {
+    pub(super) fn add(&mut self, vma: &Vma<P>) {
         let _ = self.guard.lock_vma(vma);
         self.add_locked(vma);
     }
@@ -361,18 +350,26 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     /// span.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn commit(self, closing: bool) -> Detached<'s, P> {
-        let (guard, span) = (self.guard, self.span());
-        if self.totals.vmas != 0 {
-            match closing {
-                true => guard.replace(span, &[closing_entry(span)]),
-                false => guard.remove(span),
-            }
-        }
+        let span = self.span();
         if closing {
-            match guard.range_writer() {
-                None => guard.space.closings.begin(guard),
-                Some(_) => guard.space.closings.begin_uncounted(),
-            }
+            return self.close(span);
+        }
+        if self.totals.vmas != 0 {
+            self.guard.remove(span);
+        }
+        self.detach(span)
+    }
+
+    /// Performs commit: replaces the VMAs, of which there is at least one, by a closing reservation over
+    /// `span`. The caller has reserved the nodes.
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
+    pub(super) fn close(self, span: UserRange) -> Detached<'s, P> {
+        let guard = self.guard;
+        debug_assert!(!span.is_empty(), "nothing is unmapped");
+        guard.replace(span, &[closing_entry(span)]);
+        match guard.range_writer() {
+            None => guard.space.closings.begin(guard),
+            Some(_) => guard.space.closings.begin_uncounted(),
         }
         self.detach(span)
     }

@@ -37,6 +37,8 @@ pub const OPS: &[Op] = &[
     advice!(PageOut).needs_nothing(),
     op("AddressSpace::drop_discardable", "drop_discardable", |s| Ok(s.process.drop_discardable()))
         .needs_nothing(),
+    op("AddressSpace::reap", "reap", |s| s.process.reap().map_or(Err(Errno::EINTR), |()| Ok(0)))
+        .leaves(Left::Pages),
     advice!(PopulateRead),
     advice!(PopulateWrite),
     advice!(DontNeedLocked).needs_nothing(),

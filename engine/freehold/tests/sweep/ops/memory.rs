@@ -179,7 +179,7 @@ pub const OPS: &[Op] = &[
     })
     .needs_nothing(),
     op("AddressSpace::fork", "fork", fork),
-    op("AddressSpace::clear", "exit", |s| done(|| s.process.clear())).needs_nothing(),
+    op("AddressSpace::clear", "exit", |s| done(|| s.process.clear())),
     op("AddressSpace::shmat", "shmat", |s| errno!(s.process.shmat(&s.segment, s.far(0), ShmFlags::empty()))),
     op("AddressSpace::shmat", "shmat inside", |s| {
         errno!(s.process.shmat(&s.segment, s.at(2), ShmFlags::REMAP))

@@ -1,0 +1,78 @@
+//! `AddressSpace::reap`, which removes the private pages of a killed process, concurrent with what its tasks
+//! may still do: faults, fork, munmap, and the end of the process (`call/reap.rs` of `freehold`).
+//!
+//! The last scenario runs exec, which empties the address space, concurrently with mmap.
+//!
+//! A fault may install pages again behind the reaper. The machine's oracles detect the use of a freed frame,
+//! and no page is left at the end.
+
+use crate::{
+    explore::{explore, thread},
+    scene::{ANON, PAGE, Scene, page, unmap, value},
+};
+use freehold::space::Prot;
+use freehold_machine::Process;
+
+#[test]
+fn reap_concurrent_with_faults_fork_and_munmap() {
+    explore("reap concurrent with faults, fork and munmap", 150, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..3);
+        thread::scope(|scope| {
+            let scene = &scene;
+            scope.spawn(move || scene.process.reap().unwrap());
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(0);
+                let found: u64 = scene.process.load(&mut cpu, page(0)).unwrap();
+                assert!(found == 0 || found == value(0), "{found}");
+                unmap(&scene.process, 1..2);
+            });
+            scope.spawn(move || {
+                let mut cpu = scene.machine.cpu(1);
+                let child = Process::of(scene.process.fork().unwrap());
+                let found: u64 = child.load(&mut cpu, page(2)).unwrap();
+                assert!(found == 0 || found == value(2), "{found}");
+                child.reap().unwrap();
+                assert_eq!(child.rss().anon, 0);
+            });
+        });
+        unmap(&scene.process, 0..1);
+        unmap(&scene.process, 2..3);
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn reap_concurrent_with_the_end_of_the_process() {
+    explore("reap concurrent with exit", 150, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..3);
+        thread::scope(|scope| {
+            let scene = &scene;
+            scope.spawn(move || scene.process.reap().unwrap());
+            scope.spawn(move || scene.process.clear());
+        });
+        scene.assert_empty();
+        scene.end();
+    });
+}
+
+#[test]
+fn mmap_concurrent_with_exec_finds_room() {
+    explore("mmap concurrent with exec, which closes all addresses", 150, |locking| {
+        let scene = Scene::new(locking);
+        scene.fill(0..3);
+        thread::scope(|scope| {
+            let scene = &scene;
+            scope.spawn(move || scene.process.clear());
+            scope.spawn(move || {
+                let mapped = scene.process.mmap(0, PAGE, Prot::READ, ANON, None, 0);
+                // exec may already have removed the mapping.
+                scene.process.munmap(mapped.expect("exec leaves room"), PAGE).unwrap();
+            });
+        });
+        scene.assert_empty();
+        scene.end();
+    });
+}
