@@ -1,11 +1,11 @@
-//! Removal of the private pages of a process that is ending, by another task: process_mrelease, and the relief
-//! of a machine whose memory is used up.
+//! Removal of the private pages of a process that is ending, by another task. Used for process_mrelease, and
+//! when memory is used up.
 //!
 //! A killed process frees its memory when its last task ends, and a task may for example wait for a disk. The
 //! private pages are most of this memory and are not needed any more, so another task frees them. The VMAs
-//! stay, and the mmap lock is never held for writing. Shared pages, huge pages of a pool and frames of drivers
-//! stay until the process ends, because other processes may still need them, or because a pool or a driver
-//! must be told.
+//! stay, and the mmap lock is never held for writing. Shared pages, huge pages of a pool and frames of
+//! drivers stay until the process ends, because other processes may still need them, or because a pool or a
+//! driver must be told.
 //!
 //! The caller guarantees that no task depends on the contents any more; see [`AddressSpace::reap`]. The
 //! engine cannot check this. `tests/reap.rs` tests which pages stay, and `shuttle_engine/reap.rs` runs it
@@ -25,9 +25,9 @@ use freehold_vmspace::UserRange;
 const REAP_BYTES: u64 = 1 << 30;
 
 impl<P: Platform> AddressSpace<P> {
-    /// Unmaps the private pages of all VMAs, including locked ones, so that a killed process frees most of its
-    /// memory before its last task has ended. Shared pages, huge pages of a pool, and frames of drivers stay
-    /// mapped.
+    /// Unmaps the private pages of all VMAs, including locked ones, so that a killed process frees most of
+    /// its memory before its last task has ended. Shared pages, huge pages of a pool, and frames of drivers
+    /// stay mapped.
     ///
     /// A later access to a private page finds zeroes, or the contents of the file. The caller therefore must
     /// have killed all tasks of the address space: none returns to the program, and a task that reads the

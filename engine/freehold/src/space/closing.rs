@@ -171,8 +171,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Waits until a closing range that an exclusive writer began has ended. Returns false at once if there is
-    /// none. The caller holds no lock.
+    /// Waits until a closing range that an exclusive writer began has ended. Returns false immediately if
+    /// there is none. The caller holds no lock.
     ///
     /// # Errors
     ///

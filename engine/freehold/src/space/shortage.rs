@@ -30,7 +30,8 @@ use crate::{
 use freehold_sync::{check_killed, rank};
 
 /// Number of times that the platform is asked, or that closing ranges are waited for, before an operation
-/// fails that makes no progress. The number is that of Linux, which also gives up after 16 rounds of reclaim without progress.
+/// fails that makes no progress. The number is that of Linux, which also gives up after 16 rounds of reclaim
+/// without progress.
 const MAX_ROUNDS: u32 = 16;
 
 /// The rounds of one operation that memory is short for.
