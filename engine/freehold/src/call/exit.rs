@@ -4,8 +4,8 @@
 //! reference was dropped. At that moment a walk of the reverse map can still find the space through a file
 //! that it maps. The VMAs must therefore be unmapped in `Shared::end`, before the space is dropped.
 //!
-//! `space/change/unmap_all.rs` cannot fail. No munmap may be in progress at the same time, so `clear` first
-//! waits until each munmap has ended. The tests of `unmap_all.rs` test them.
+//! `space/change/unmap_all.rs` cannot fail. No munmap may be in progress at the same time, so both functions
+//! first wait until each munmap has ended. The tests of `unmap_all.rs` test them.
 
 use crate::space::AddressSpace;
 use crate::{counted::Shared, platform::Platform};
@@ -40,7 +40,8 @@ impl<P: Platform> AddressSpace<P> {
 impl<P: Platform> Shared for AddressSpace<P> {
     /// Unmaps all mappings. Afterwards no task reaches this space through a file.
     fn end(&self) {
-        self.clear();
+        let guard = self.write_exclusive_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
+        guard.unmap_all_unreferenced();
     }
 }
 

@@ -529,8 +529,8 @@ fn settle<P: Platform>(
         RmapEdit::unlink(list.iter());
     }
     // SAFETY: the pages were just zapped, and nothing else in the tree lies within `free`. No entry can be
-    // inserted there, because the caller holds the lock or `free` is the closing range itself. No walk of the
-    // reverse map reaches the VMAs any more.
+    // inserted there, because the caller holds the lock, `free` is the closing range itself, or no task has a
+    // reference to the space. No walk of the reverse map reaches the VMAs any more.
     unsafe { space.vm.unlink_tables(span.va(), free, &mut gather) };
     gather.finish();
 }

@@ -5,7 +5,7 @@
 //! checks which locks are held, and `c10_exec_and_exit_succeed_without_memory` in `tests/every_call/oom.rs`
 //! lets memory run out.
 
-use super::unmap::{Gathered, Unmapped};
+use super::unmap::{Detached, Gathered};
 use crate::{
     platform::Platform,
     space::{AddressSpace, design::MmapHold, locking::WriteGuard},
@@ -13,12 +13,13 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Unmaps everything in one hold of the lock. Needs no memory, so it cannot fail. No range may be
-    /// closing.
-    pub(crate) fn unmap_all(&self) -> Unmapped<'s, P> {
-        let gathered = self.gather_all();
-        self.clear_tree();
-        gathered.detach(UserRange::ALL).settle(UserRange::ALL.va())
+    /// Unmaps everything in an address space to which no task has a reference. Releases the lock before pages
+    /// are unmapped, without a closing reservation: no task is left that could map something. Needs no memory,
+    /// so it cannot fail. No range may be closing.
+    pub(crate) fn unmap_all_unreferenced(self) {
+        let detached = self.detach_all();
+        drop(self);
+        detached.settle(UserRange::ALL.va()).retire();
     }
 
     /// Unmaps everything and releases the lock, early if the design allows it. Cannot fail: without memory
@@ -33,9 +34,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
                 return detached.settle_released().retire();
             }
         }
-        let unmapped = self.unmap_all();
+        let unmapped = self.detach_all().settle(UserRange::ALL.va());
         drop(self);
         unmapped.retire();
+    }
+
+    /// Performs prepare and commit for all VMAs, and leaves the tree empty.
+    fn detach_all(&self) -> Detached<'s, P> {
+        let gathered = self.gather_all();
+        self.clear_tree();
+        gathered.detach(UserRange::ALL)
     }
 
     /// Performs prepare for all VMAs. Cannot fail, because no VMA is split. The range is all of user space:
