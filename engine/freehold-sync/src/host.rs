@@ -12,6 +12,7 @@
 
 use crate::atomic::AtomicU32;
 use crate::rank::{LockContext, Rank};
+use crate::stats::LockUse;
 use core::cell::UnsafeCell;
 use core::fmt;
 use core::ptr::NonNull;
@@ -127,6 +128,14 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
 
     /// Returns the time of a monotonic clock in nanoseconds.
     fn now_ns() -> u64;
+
+    /// Notifies the host that the calling task has waited for a reader/writer lock, or has held it, so that
+    /// the host can trace waits. Called only for locks with [statistics](crate::stats): after an acquisition
+    /// that had to wait, and after each release and downgrade. Other locks may be held during the call.
+    #[inline]
+    fn lock_used(used: &LockUse) {
+        let _ = used;
+    }
 
     /// Pauses briefly. Called in every iteration of a loop that waits for another CPU. Must not switch tasks
     /// while a spin section is open, or while a read section that must stay on its CPU is open.

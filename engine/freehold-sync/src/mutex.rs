@@ -104,7 +104,7 @@ impl Mutex {
         waited: bool,
     ) -> MutexGuard<'a, H> {
         rank::acquired::<H>(rank);
-        let hold = begun.acquired(stats, Mode::Write, waited);
+        let hold = begun.acquired(stats, None, Mode::Write, waited);
         MutexGuard { mutex: self, rank: HeldRank::new(rank), stats, hold, task: PhantomData }
     }
 }
@@ -130,6 +130,6 @@ impl<H: Host> Drop for MutexGuard<'_, H> {
         if self.mutex.word.swap(FREE, Ordering::Release) == CONTENDED {
             H::wake_one(&self.mutex.word);
         }
-        ended.record(self.stats, Mode::Write);
+        ended.record(self.stats, None, Mode::Write);
     }
 }

@@ -6,12 +6,15 @@
 
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst};
 use freehold_sync::counted::Counted;
-use freehold_sync::stats::{LockSnapshot, LockStats};
+use freehold_sync::stats::{LockSnapshot, LockStats, LockUse};
 use freehold_sync::testing::StdHost;
-use freehold_sync::{Host, Killed, LockContext, MmapLock, RcuHead};
+use freehold_sync::{Host, Killed, LockContext, MmapLock, Rank, RcuHead};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
 static NOW: AtomicU64 = AtomicU64::new(0);
+/// The waits and holds that the lock has passed to its host.
+static USES: Mutex<Vec<LockUse>> = Mutex::new(Vec::new());
 
 /// `StdHost` with the clock of the test.
 struct Clocked;
@@ -43,6 +46,9 @@ unsafe impl Host for Clocked {
     fn now_ns() -> u64 {
         NOW.load(SeqCst)
     }
+    fn lock_used(used: &LockUse) {
+        USES.lock().unwrap().push(*used);
+    }
     fn relax() {
         StdHost::relax();
     }
@@ -66,6 +72,12 @@ unsafe impl Host for Clocked {
 fn each_mode_is_recorded_separately() {
     let lock = MmapLock::<Clocked>::with_stats(Counted::try_new(LockStats::try_new().unwrap()).unwrap());
     let snapshot = || lock.stats().unwrap().snapshot();
+    // The uses since the last call: a wait, for writing, and the length.
+    let uses = || {
+        let uses = std::mem::take(&mut *USES.lock().unwrap());
+        assert!(uses.iter().all(|used| used.lock == uses[0].lock && used.rank == Rank::Mmap), "{uses:?}");
+        uses.iter().map(|used| (used.waited, used.write, used.to_ns - used.from_ns)).collect::<Vec<_>>()
+    };
 
     let guard = lock.read();
     pass(100);
@@ -83,6 +95,7 @@ fn each_mode_is_recorded_separately() {
     let guard = guard.downgrade();
     pass(1_000_000);
     drop(guard);
+    assert_eq!(uses(), [(false, false, 100), (false, true, 7), (false, false, 1_000_000)]);
     let mut since = snapshot();
     since.remove(&after_read);
     assert_eq!(since.write.acquired, 1);
@@ -100,6 +113,7 @@ fn each_mode_is_recorded_separately() {
     assert_eq!(snapshot().read.acquired, 1);
 
     // A wait is recorded from the first attempt to the admission, and is not part of the hold.
+    assert_eq!(uses(), [(false, true, 11)]);
     let guard = lock.write();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -113,6 +127,9 @@ fn each_mode_is_recorded_separately() {
         pass(300);
         drop(guard);
     });
+    let mut used = uses();
+    used.sort_unstable();
+    assert_eq!((used.len(), used[2]), (3, (true, false, 300)));
     let all = snapshot();
     assert_eq!(all.read.acquired, 2);
     assert_eq!((all.read.contended(), all.read.waited.sum()), (1, 300));

@@ -101,7 +101,7 @@ use crate::atomic::{Ordering, const_unless_loom};
 use crate::counted::Counted;
 use crate::host::{Host, Killed};
 use crate::rank::{self, HeldRank, Rank};
-use crate::stats::{Hold, LockStats, Mode};
+use crate::stats::{Hold, LockStats, Mode, Name};
 use core::fmt;
 use core::marker::PhantomData;
 use raw::{Path, RawRwSem};
@@ -251,10 +251,16 @@ impl<H: Host> RwSem<H> {
         Hold::begin(self.stats.as_deref())
     }
 
+    /// Returns the name of the lock for [`Host::lock_used`].
+    #[inline]
+    fn name(&self) -> Option<Name> {
+        Some(Name { lock: core::ptr::from_ref(self).addr(), rank: self.rank })
+    }
+
     #[inline]
     fn reader(&self, begun: Hold, path: Path) -> RwSemReadGuard<'_, H> {
         rank::acquired::<H>(self.rank);
-        let hold = begun.acquired(self.stats.as_deref(), Mode::Read, path == Path::Slow);
+        let hold = begun.acquired(self.stats.as_deref(), self.name(), Mode::Read, path == Path::Slow);
         RwSemReadGuard {
             sem: self,
             rank: HeldRank::new(self.rank),
@@ -267,7 +273,7 @@ impl<H: Host> RwSem<H> {
     #[inline]
     fn writer(&self, rank: Rank, begun: Hold, path: Path) -> RwSemWriteGuard<'_, H> {
         rank::acquired::<H>(rank);
-        let hold = begun.acquired(self.stats.as_deref(), Mode::Write, path == Path::Slow);
+        let hold = begun.acquired(self.stats.as_deref(), self.name(), Mode::Write, path == Path::Slow);
         RwSemWriteGuard { sem: self, rank: HeldRank::new(rank), hold, task: PhantomData }
     }
 }
@@ -294,7 +300,7 @@ impl<'a, H: Host> RwSemWriteGuard<'a, H> {
         let ended = self.hold.end(sem.stats.as_deref());
         core::mem::forget(self);
         sem.raw.downgrade();
-        let hold = ended.record(sem.stats.as_deref(), Mode::Write);
+        let hold = ended.record(sem.stats.as_deref(), sem.name(), Mode::Write);
         RwSemReadGuard { sem, rank, hold, mode: Mode::Downgraded, task: PhantomData }
     }
 }
@@ -305,7 +311,7 @@ impl<H: Host> Drop for RwSemReadGuard<'_, H> {
         self.rank.released::<H>();
         let ended = self.hold.end(self.sem.stats.as_deref());
         self.sem.raw.unlock_read();
-        ended.record(self.sem.stats.as_deref(), self.mode);
+        ended.record(self.sem.stats.as_deref(), self.sem.name(), self.mode);
     }
 }
 
@@ -315,6 +321,6 @@ impl<H: Host> Drop for RwSemWriteGuard<'_, H> {
         self.rank.released::<H>();
         let ended = self.hold.end(self.sem.stats.as_deref());
         self.sem.raw.unlock_write(self.sem.passing_writers);
-        ended.record(self.sem.stats.as_deref(), Mode::Write);
+        ended.record(self.sem.stats.as_deref(), self.sem.name(), Mode::Write);
     }
 }

@@ -14,7 +14,8 @@
 //! | time held downgraded | downgraded writers, from the downgrade to the release |
 //!
 //! Times are in nanoseconds of [`Host::now_ns`], in buckets of a quarter of a power of two. So a percentile
-//! is at most a quarter too high.
+//! is at most a quarter too high. [`Host::lock_used`] gets each wait and hold
+//! of a reader/writer lock as a [`LockUse`].
 //!
 //! `tests/lock_stats.rs` tests what is recorded. A new kind of hold is a variant of `Mode`, whose number is
 //! its index in `Cell::held`. It needs a field of [`LockSnapshot`], and a line in `snapshot`, `merge` and
@@ -28,6 +29,7 @@ use crate::atomic::{AtomicU64, Ordering};
 use crate::counted::{Counted, Shared};
 use crate::host::Host;
 use crate::percpu::PerCpu;
+use crate::rank::Rank;
 use allocator_api2::alloc::AllocError;
 use core::fmt;
 use histogram::LiveHistogram;
@@ -101,24 +103,33 @@ impl<H: Host> LockStats<H> {
         sum
     }
 
-    /// Counts an acquisition, and the nanoseconds waited if the task had to wait.
+    /// Counts an acquisition that began at `since_ns`. If the task had to wait, the wait ends now. Returns
+    /// the beginning of the hold.
     #[cold]
-    fn note_acquired(&self, mode: Mode, waited: Option<u64>) {
+    fn note_acquired(&self, name: Option<Name>, mode: Mode, since_ns: u64, waited: bool) -> u64 {
+        let held_since_ns = if waited { H::now_ns() } else { since_ns };
         let side = usize::from(mode == Mode::Write);
         self.cells.with(|cell| {
             // Relaxed, without read-modify-writes: see `Cell`.
             let acquired = cell.acquired[side].load(Ordering::Relaxed);
             cell.acquired[side].store(acquired + 1, Ordering::Relaxed);
-            if let Some(ns) = waited {
-                cell.waited[side].record(ns);
+            if waited {
+                cell.waited[side].record(held_since_ns.saturating_sub(since_ns));
             }
         });
+        if let Some(name) = name.filter(|_| waited) {
+            name.used::<H>(true, mode, since_ns, held_since_ns);
+        }
+        held_since_ns
     }
 
-    /// Records that the lock was held for `ns` nanoseconds.
+    /// Records that the lock was held from `from_ns` to `to_ns`.
     #[cold]
-    fn note_held(&self, mode: Mode, ns: u64) {
-        self.cells.with(|cell| cell.held[mode as usize].record(ns));
+    fn note_held(&self, name: Option<Name>, mode: Mode, from_ns: u64, to_ns: u64) {
+        self.cells.with(|cell| cell.held[mode as usize].record(to_ns.saturating_sub(from_ns)));
+        if let Some(name) = name {
+            name.used::<H>(false, mode, from_ns, to_ns);
+        }
     }
 }
 
@@ -188,6 +199,38 @@ impl LockSnapshot {
     }
 }
 
+/// A wait for a lock, or a hold of it, by the task that [`Host::lock_used`] runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockUse {
+    /// Address of the lock. It identifies the lock until the lock is dropped.
+    pub lock: usize,
+    /// Rank of the lock.
+    pub rank: Rank,
+    /// True for a wait, which ended with the acquisition. False for a hold.
+    pub waited: bool,
+    /// True if the lock was acquired, or held, for writing. A hold after a downgrade is one for reading.
+    pub write: bool,
+    /// Beginning, in nanoseconds of [`Host::now_ns`].
+    pub from_ns: u64,
+    /// End.
+    pub to_ns: u64,
+}
+
+/// The name of a lock in [`LockUse`].
+#[derive(Clone, Copy)]
+pub(crate) struct Name {
+    pub lock: usize,
+    pub rank: Rank,
+}
+
+impl Name {
+    /// Passes a wait or a hold of the lock to the host.
+    fn used<H: Host>(self, waited: bool, mode: Mode, from_ns: u64, to_ns: u64) {
+        let Name { lock, rank } = self;
+        H::lock_used(&LockUse { lock, rank, waited, write: mode == Mode::Write, from_ns, to_ns });
+    }
+}
+
 /// The time at which the current wait, or the current hold, of a lock began. Always 0 without statistics.
 // One word, because every guard contains it.
 #[derive(Clone, Copy)]
@@ -209,13 +252,17 @@ impl Hold {
     }
 
     /// Called when the lock is acquired. Inlined, like the functions below, so that a lock without statistics
-    /// pays for no call.
+    /// pays for no call. The host gets the wait if the lock has a name.
     #[inline]
-    pub fn acquired<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode, waited: bool) -> Hold {
+    pub fn acquired<H: Host>(
+        self,
+        stats: Option<&LockStats<H>>,
+        name: Option<Name>,
+        mode: Mode,
+        waited: bool,
+    ) -> Hold {
         let Some(stats) = available(stats) else { return self };
-        let since_ns = if waited { H::now_ns() } else { self.since_ns };
-        stats.note_acquired(mode, waited.then(|| since_ns.saturating_sub(self.since_ns)));
-        Hold { since_ns }
+        Hold { since_ns: stats.note_acquired(name, mode, self.since_ns, waited) }
     }
 
     /// Called when the lock is about to be released or downgraded.
@@ -227,11 +274,11 @@ impl Hold {
 
 impl Ended {
     /// Called when the lock is released or downgraded; it was held in `mode`. Returns the hold that follows a
-    /// downgrade.
+    /// downgrade. The host gets the hold if the lock has a name.
     #[inline]
-    pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, mode: Mode) -> Hold {
+    pub fn record<H: Host>(self, stats: Option<&LockStats<H>>, name: Option<Name>, mode: Mode) -> Hold {
         if let Some(stats) = available(stats) {
-            stats.note_held(mode, self.at_ns.saturating_sub(self.hold.since_ns));
+            stats.note_held(name, mode, self.hold.since_ns, self.at_ns);
         }
         Hold { since_ns: self.at_ns }
     }
