@@ -17,7 +17,7 @@
 //! | failure injection | `inject` | makes allocations of frames and tables fail, per thread; [`FailingAllocator`] does the same for the heap |
 //! | kernel's half | `kernel` | entries of the root tables that all address spaces share |
 //! | programs | [`Process`] | passes the faults of a CPU to the engine |
-//! | reports | [`Accounting`], [`MachineStats`] | what is in use; counts of events |
+//! | reports | [`Accounting`], [`MachineStats`], `lock_log` | what is in use; counts of events; waits and holds of mmap locks |
 //! | helpers of tests | `compiled`, `effort`, `example`, `exempt`, `nodes` | compile the engine once; choose the number of cases; set up the engine of an example; leave allocations out of failure injection; choose the width of tree nodes |
 //!
 //! The engine calls the machine in `machine.rs`, so a new service of the platform begins there. A new check
@@ -80,6 +80,7 @@ mod inner;
 mod inside;
 mod kernel;
 mod local;
+mod lock_log;
 mod machine;
 mod mmu;
 mod nodes;
@@ -108,6 +109,7 @@ pub use inject::{
     FailingAllocator, fail_heap_from, fail_heap_once, fail_memory_from, fail_memory_once, stop_failing_heap,
     stop_failing_memory,
 };
+pub use lock_log::{log_locks, take_lock_log};
 pub use machine::{Machine, MemoryShort};
 pub use mmu::Mmu;
 #[doc(hidden)]

@@ -17,12 +17,14 @@ use crate::exempt::exempt;
 use crate::host;
 use crate::inner::Inner;
 use crate::inside::Inside;
+use crate::lock_log;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::platform::{Frame, FrameRequest};
 use freehold::platform::{MemoryShortage, PkeyRights, Platform, ShortageAnswer};
 use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
+use freehold_sync::stats::LockUse;
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead};
 use std::fmt;
 use std::io;
@@ -173,6 +175,10 @@ unsafe impl<F: Format> Host for Machine<F> {
     fn now_ns() -> u64 {
         context::check("now_ns", context::NOWHERE);
         host::now_ns()
+    }
+
+    fn lock_used(used: &LockUse) {
+        lock_log::add(used);
     }
 
     #[inline(always)]

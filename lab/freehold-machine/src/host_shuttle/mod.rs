@@ -29,6 +29,7 @@ pub(crate) use uncharged::{copied, interrupt, set_cpus, trap, zeroed};
 pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
+use crate::lock_log::LockLog;
 use freehold_sync::LockContext;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,6 +41,7 @@ shuttle::thread_local! {
     static CPU: Number = Number::take();
     static LOCAL: Local = Local::new();
     static LOCKS: LockContext = LockContext::new();
+    static LOCK_LOG: LockLog = LockLog::new();
 }
 
 shuttle::lazy_static! {
@@ -83,6 +85,11 @@ pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
 /// Runs `f` on the calling thread's record of held locks.
 pub(crate) fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
     LOCKS.try_with(f).ok()
+}
+
+/// Runs `f` on the calling thread's log of mmap locks, unless the thread is ending.
+pub(crate) fn lock_log(f: impl FnOnce(&LockLog)) {
+    let _ = LOCK_LOG.try_with(f);
 }
 
 pub(crate) fn now_ns() -> u64 {

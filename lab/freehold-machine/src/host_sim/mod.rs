@@ -32,6 +32,7 @@ pub(crate) use signals::{wait_interruptible, wait_killable};
 pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
+use crate::lock_log::LockLog;
 use freehold_pagetable::PAGE_SIZE;
 use freehold_sim::task;
 use freehold_sync::LockContext;
@@ -54,6 +55,7 @@ thread_local! {
 pub(crate) struct State {
     local: Local,
     locks: LockContext,
+    lock_log: LockLog,
     /// The signals of the task, created on first use.
     task: OnceCell<Task>,
     /// Number of read sections and deferred functions that the task is in.
@@ -65,6 +67,7 @@ impl State {
         State {
             local: Local::new(),
             locks: LockContext::new(),
+            lock_log: LockLog::new(),
             task: OnceCell::new(),
             rcu_inside: Cell::new(0),
         }
@@ -118,6 +121,11 @@ pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
 /// Runs `f` on the calling thread's record of held locks.
 pub(crate) fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
     Some(state(|state| f(&state.locks)))
+}
+
+/// Runs `f` on the calling task's log of mmap locks.
+pub(crate) fn lock_log(f: impl FnOnce(&LockLog)) {
+    state(|state| f(&state.lock_log));
 }
 
 pub(crate) fn now_ns() -> u64 {

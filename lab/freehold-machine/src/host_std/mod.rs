@@ -32,6 +32,7 @@ pub(crate) use uncharged::{copied, interrupt, set_cpus, trap, zeroed};
 pub(crate) use wait::{wait, wake_all, wake_one};
 
 use crate::local::Local;
+use crate::lock_log::LockLog;
 use freehold_sync::LockContext;
 use std::cell::Cell;
 use std::sync::{Mutex, MutexGuard};
@@ -49,6 +50,7 @@ thread_local! {
     static RETURN: ReturnNumber = const { ReturnNumber };
     static LOCAL: Local = const { Local::new() };
     static LOCKS: LockContext = const { LockContext::new() };
+    static LOCK_LOG: LockLog = const { LockLog::new() };
     static SPINS: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -129,6 +131,11 @@ pub(crate) fn local<R>(f: impl FnOnce(&Local) -> R) -> R {
 #[inline]
 pub(crate) fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
     LOCKS.try_with(f).ok()
+}
+
+/// Runs `f` on the calling thread's log of mmap locks, unless the thread is ending.
+pub(crate) fn lock_log(f: impl FnOnce(&LockLog)) {
+    let _ = LOCK_LOG.try_with(f);
 }
 
 /// Returns a time in nanoseconds that never decreases.
