@@ -7,6 +7,7 @@
 //! and a field in the `Outcome`. A new kind of step with a time of its own needs a variant of [`Other`] and
 //! its name in [`OTHERS`].
 
+use super::lock_waits::StepLocks;
 use super::outcome::{Difference, Tally};
 use freehold_trace::CallName;
 use std::collections::BTreeMap;
@@ -56,6 +57,8 @@ pub(super) struct Findings {
     pub(super) aside: BTreeMap<&'static str, u64>,
     /// Time spent on comparing snapshots.
     pub(super) checking: Duration,
+    /// Waits for mmap locks, and holds, in the current segment.
+    pub(super) locks: StepLocks,
 }
 
 impl Findings {

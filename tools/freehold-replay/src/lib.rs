@@ -39,6 +39,7 @@ mod grown;
 mod image;
 mod layout;
 mod length;
+mod lock_waits;
 pub mod locking;
 mod maps;
 mod opened;
@@ -74,11 +75,13 @@ pub use tasks::{NoTask, Tasks};
 pub use workers::Workers;
 
 use findings::Findings;
-use freehold_machine::Cpu;
+use freehold_machine::{Cpu, Machine};
 use freehold_pagetable::X86_4;
+use freehold_sync::Host;
 use freehold_sync::stats::{Histogram, LockSnapshot};
 use freehold_trace::plan::{Frozen, Planner, Recorded, Segment};
 use freehold_trace::{Format, ReadError};
+use lock_waits::LockWaits;
 use maps::TASK_SIZE;
 use outcome::{Beside, FlushCount, KindTime, LinuxTime, Outcome, Rungs, Spread};
 use run::Run;
@@ -144,6 +147,7 @@ struct Replay {
     found: Vec<Findings>,
     seed: u64,
     wall: Duration,
+    waits: LockWaits,
 }
 
 impl Replay {
@@ -157,6 +161,7 @@ impl Replay {
             tasks: run::Tasks::default(),
             seed: options.seed,
             wall: Duration::ZERO,
+            waits: LockWaits::default(),
             world,
         })
     }
@@ -165,7 +170,10 @@ impl Replay {
     fn run(&mut self, segment: &Segment) -> io::Result<()> {
         self.world.open(&segment.files).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         let (world, tasks) = (&self.world, &mut self.tasks);
+        let begun = (<Machine as Host>::now_ns(), self.wall);
         self.wall += Run::segment(world, segment, tasks, &mut self.cpus, &mut self.found, self.seed);
+        let logs = self.found.iter_mut().map(|found| &mut found.locks);
+        self.waits.segment(segment, logs, begun);
         self.tasks.adopt(&self.world);
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         for Frozen { line, task, snapshot } in &segment.frozen {
@@ -304,6 +312,7 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
         rungs: Rungs { vma_lock, mmap_lock, already_there: found.already_there },
         exclusive_hold: beside(&locks.write.held, recorded, &recorded.exclusive_hold),
         mmap_lock_wait: beside(&waits(&locks), recorded, &recorded.lock_wait),
+        waits: replay.waits.finish(),
         flushes: FlushCount {
             freehold: stats.range_flushes + stats.full_flushes,
             remote: stats.remote_visits,

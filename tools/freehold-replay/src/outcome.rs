@@ -8,6 +8,7 @@
 //! in its unit. Renaming a serialised field changes the format of that report (`report/json.rs`). A new field
 //! is also needed in the outcomes of `report/mod_tests.rs`.
 
+use crate::analysis::waits::Waits;
 use crate::locking::Design;
 use serde::{Serialize, Serializer};
 use std::time::Duration;
@@ -59,6 +60,9 @@ pub struct Outcome {
     pub exclusive_hold: Beside,
     /// Times for which a task waited for the mmap lock, in nanoseconds.
     pub mmap_lock_wait: Beside,
+    /// The waits for mmap locks in the replay, with the steps that held them. Their number is that of
+    /// `mmap_lock_wait`, apart from waits after the last step.
+    pub waits: Waits,
     /// Time by kind of call, ordered by Linux's time, longest first. Page faults, forks, execs and exits are
     /// kinds too.
     pub kinds: Vec<KindTime>,

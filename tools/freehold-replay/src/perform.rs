@@ -58,7 +58,7 @@ pub(super) struct Performer<'w, 'c> {
     /// The virtual CPU of the worker.
     cpu: &'c mut Cpu<X86_4>,
     /// The results of the worker.
-    found: &'c mut Findings,
+    pub(super) found: &'c mut Findings,
     /// Time of the last call of `lap`.
     clock: Duration,
 }
@@ -106,7 +106,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 self.lap();
             }
             StepKind::Call(planned) => self.recorded_call(task, step.line, planned),
-            StepKind::Clone { child, shares, copies_registrations, unsure } => {
+            StepKind::Clone { child, shares, copies_registrations, unsure, .. } => {
                 let image = self.new_task(task, step.line, *shares);
                 if let Some(image) = &image {
                     image.pagers.doubt(*copies_registrations);

@@ -24,7 +24,7 @@ use super::image::{Image, Task};
 use super::perform::Performer;
 use super::workers::{Changed, lock, side_by_side};
 use super::world::World;
-use freehold_machine::Cpu;
+use freehold_machine::{Cpu, log_locks};
 use freehold_pagetable::X86_4;
 use freehold_trace::plan::{Segment, Stamp};
 use rand_pcg::Pcg64Mcg;
@@ -158,10 +158,12 @@ impl<'p> Run<'p> {
     /// Runs tasks until all are done.
     fn work(&self, cpu: &mut Cpu<X86_4>, found: &mut Findings, seed: u64) {
         let _alarm = Alarm(self);
+        log_locks(true);
         let mut random = Pcg64Mcg::new(u128::from(seed) << 1 | 1);
         while let Some(task) = self.take(&mut random) {
             self.turn(task, cpu, found, &mut random);
         }
+        log_locks(false);
     }
 
     /// Returns a task that can run. Returns `None` when all tasks are done.
@@ -223,6 +225,7 @@ impl<'p> Run<'p> {
             }
             left -= 1;
             let made = performer.step(&mut task, step);
+            performer.found.locks.step(task.number, step);
             task.at += 1;
             if let Some((number, image)) = made {
                 self.begin(number, image);

@@ -8,6 +8,7 @@
 //! | `suites` | subfolders of `recordings`: test suites, causes of earlier differences, real programs |
 //! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines, which a test contains; each recording tests one rule of the comparison |
 //! | `strace` | strace output |
+//! | `waits` | the waits of replays of several recordings |
 //! | `hostile` | well-formed but meaningless recordings, to test robustness |
 //!
 //! A new rule of the comparison needs two cases: a recording that matches Linux, and a changed recording
@@ -24,3 +25,4 @@ mod small;
 mod strace;
 mod suites;
 mod untold;
+mod waits;

@@ -6,12 +6,14 @@
 //! overlap is at most its length.
 //!
 //! [`Holds::holder_of`] must be called in the order of `Acquisition::space` and `Acquisition::from`: the
-//! search drops holds that ended before. `waits.rs` calls it; `mod_tests.rs` has the tests.
+//! search drops holds that ended before. `waits.rs` calls it, and `lock_waits.rs` for replays; `mod_tests.rs`
+//! has the tests.
 
-/// The first acquisition of an mmap lock by an operation. Times are those of the recording.
+/// The first acquisition of an mmap lock by an operation, or an acquisition in a replay. Times are those of
+/// the recording, or of the replay.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Acquisition {
-    /// Index of the address space whose lock it is. `None` if it is not known.
+pub(crate) struct Acquisition {
+    /// Number of the address space whose lock it is. `None` if it is not known.
     pub space: Option<usize>,
     /// Index of the task's process.
     pub process: usize,
@@ -32,7 +34,7 @@ pub(super) struct Acquisition {
 
 /// A period in which an operation held an mmap lock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Hold {
+pub(crate) struct Hold {
     pub space: usize,
     pub task: u32,
     pub line: u32,
@@ -49,7 +51,7 @@ pub(super) struct Hold {
 
 /// All holds, in the order of address space and time.
 #[derive(Debug)]
-pub(super) struct Holds {
+pub(crate) struct Holds {
     all: Vec<Hold>,
     /// Index of the first hold that began after the last wait did.
     next: usize,
@@ -58,17 +60,17 @@ pub(super) struct Holds {
 }
 
 impl Holds {
-    pub(super) fn new(mut all: Vec<Hold>) -> Holds {
+    pub(crate) fn new(mut all: Vec<Hold>) -> Holds {
         all.sort_by_key(|hold| (hold.space, hold.from, hold.line));
         Holds { all, next: 0, open: Vec::new() }
     }
 
-    pub(super) fn get(&self, index: usize) -> &Hold {
+    pub(crate) fn get(&self, index: usize) -> &Hold {
         &self.all[index]
     }
 
     /// Returns the index of the hold that an acquisition waited for.
-    pub(super) fn holder_of(&mut self, by: &Acquisition) -> Option<usize> {
+    pub(crate) fn holder_of(&mut self, by: &Acquisition) -> Option<usize> {
         let space = by.space?;
         while self.all.get(self.next).is_some_and(|hold| (hold.space, hold.from) <= (space, by.from)) {
             self.open.push(self.next);

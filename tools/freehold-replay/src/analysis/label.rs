@@ -22,7 +22,7 @@ pub(super) fn operation(kind: &Kind) -> Option<Cow<'static, str>> {
 }
 
 /// Returns the name of a call.
-pub(super) fn call(call: &Call) -> Cow<'static, str> {
+pub(crate) fn call(call: &Call) -> Cow<'static, str> {
     match call.name {
         CallName::Madvise => match advice(call.args[2]) {
             Some(advice) => format!("madvise({advice})").into(),

@@ -20,8 +20,8 @@
 
 mod bins;
 pub mod faults;
-mod holders;
-mod label;
+pub(crate) mod holders;
+pub(crate) mod label;
 pub mod mappings;
 mod memory;
 pub mod operations;
@@ -127,7 +127,11 @@ impl Analyst {
         self.memory.finish(&self.life);
         self.life.finish();
         let has_faults = recording.format() != Format::Strace;
-        let waits = self.locks.finish(&self.life);
+        let process = |index: usize| {
+            let process = self.life.processes.get(index);
+            process.map_or((0, String::new()), |process| (process.serial, process.name.clone()))
+        };
+        let waits = self.locks.finish(&process, waits::RECORDED);
         let resident = summary::resident(&mut self.memory, &self.life);
         let Memory { mappings, faults, .. } = self.memory;
         let analysis = Analysis {

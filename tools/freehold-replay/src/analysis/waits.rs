@@ -1,12 +1,11 @@
-//! The recorded waits for mmap locks: which operation waited, and which operation of another task held the
-//! lock.
+//! Waits for mmap locks: which operation waited, and which operation of another task held the lock.
 //!
 //! The recorder reports the wait and the hold time of the first acquisition of each operation. `Locks`
 //! collects these acquisitions while `mod.rs` reads the recording, `holders.rs` finds the holder for each
 //! wait, and `Locks::finish` sums up. Every acquisition is counted once: as taken at once, as a wait with a
 //! known holder, or as a wait without one. The sums over these three groups therefore equal the sum of the
 //! recorded times. `mod_tests.rs` checks the holders of small recordings, and `tests/analysis.rs` checks the
-//! sums.
+//! sums. The waits of a replay have the same form; `lock_waits.rs` collects them.
 
 use super::holders::{Acquisition, Hold, Holds};
 use super::label;
@@ -20,22 +19,34 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 pub const AT_ONCE_NS: u64 = 1_000;
 /// Smallest number of waits behind one hold that make a convoy.
 pub const CONVOY: u64 = 3;
-/// Largest numbers of single waits and of convoys in the result.
-const MAX_LONGEST: usize = 400;
+/// Largest number of convoys in the result.
 const MAX_CONVOYS: usize = 20;
 
-/// The waits for mmap locks on the recorded machine. Times are in nanoseconds.
+/// Bounds of [`Locks::finish`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Acquisitions that took less than this time, in nanoseconds, count as taken at once.
+    pub at_once_ns: u64,
+    /// Largest number of single waits in the result.
+    pub longest: usize,
+}
+
+/// The bounds for a recording.
+pub(super) const RECORDED: Bounds = Bounds { at_once_ns: AT_ONCE_NS, longest: 400 };
+
+/// The waits for mmap locks on the recorded machine, or in a replay. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Waits {
     /// All recorded acquisitions: the sum of `at_once`, of `groups` and of `without_holder`.
     pub all: Sum,
-    /// Acquisitions that took less than [`AT_ONCE_NS`].
+    /// Acquisitions that took less than [`AT_ONCE_NS`]. In a replay there are none: every acquisition that
+    /// had to wait counts as a wait.
     pub at_once: Sum,
     /// Waits whose holder is known, by both operations; the largest total first.
     pub groups: Vec<Group>,
     /// Waits for which no other task's hold is recorded at that time, by operation; the largest total first.
     pub without_holder: Vec<Unexplained>,
-    /// The longest waits, the longest first: at most 400.
+    /// The longest waits, the longest first: at most 400, and in a replay at most 40.
     pub longest: Vec<Wait>,
     /// Holds behind which at least three operations waited; the largest total first, at most 20.
     pub convoys: Vec<Convoy>,
@@ -104,7 +115,8 @@ pub struct Wait {
     pub process: u32,
     /// The operation that waited.
     pub waiter: String,
-    /// Beginning of the wait, in time without freezes.
+    /// Beginning of the wait. In a recording, the time is without freezes; in a replay, it is the time for
+    /// which steps have run.
     pub from_ns: u64,
     /// Length of the wait.
     pub ns: u64,
@@ -121,7 +133,7 @@ pub struct Holder {
     pub task: u32,
     /// The operation.
     pub operation: String,
-    /// Beginning of the hold, in time without freezes.
+    /// Beginning of the hold, like that of a wait.
     pub from_ns: u64,
     /// Length of the hold.
     pub ns: u64,
@@ -148,12 +160,12 @@ type Members = (BTreeSet<u32>, BTreeSet<u32>, Sum);
 
 /// The acquisitions that are read so far.
 #[derive(Debug, Default)]
-pub(super) struct Locks {
+pub(crate) struct Locks {
     /// Names of operations; acquisitions have indices into this list.
     names: Vec<String>,
     numbers: HashMap<String, u16>,
-    acquisitions: Vec<Acquisition>,
-    holds: Vec<Hold>,
+    pub(crate) acquisitions: Vec<Acquisition>,
+    pub(crate) holds: Vec<Hold>,
     not_recorded: u64,
 }
 
@@ -205,7 +217,7 @@ impl Locks {
     }
 
     /// Returns the number of an operation's name.
-    fn number(&mut self, name: &str) -> u16 {
+    pub(crate) fn number(&mut self, name: &str) -> u16 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
@@ -216,8 +228,9 @@ impl Locks {
         number
     }
 
-    /// Finds the holder for each wait, and sums up.
-    pub(super) fn finish(self, life: &Life) -> Waits {
+    /// Finds the holder for each wait, and sums up. `process` returns the serial number and the command of a
+    /// process.
+    pub(crate) fn finish(self, process: &dyn Fn(usize) -> (u32, String), bounds: Bounds) -> Waits {
         let Locks { names, mut acquisitions, holds, not_recorded, .. } = self;
         let mut waits = Waits { not_recorded, ..Waits::default() };
         acquisitions.sort_by_key(|by| (by.space, by.from, by.line));
@@ -228,7 +241,7 @@ impl Locks {
         let mut found: Vec<(usize, Option<usize>)> = Vec::new();
         for (index, by) in acquisitions.iter().enumerate() {
             waits.all.add(by.wait);
-            if by.wait < AT_ONCE_NS {
+            if by.wait < bounds.at_once_ns {
                 waits.at_once.add(by.wait);
                 continue;
             }
@@ -246,7 +259,7 @@ impl Locks {
             holders.insert(hold.task);
             sum.add(by.wait);
         }
-        let named = Named { names: &names, life, holds: &holds, acquisitions: &acquisitions };
+        let named = Named { names: &names, process, holds: &holds, acquisitions: &acquisitions };
         waits.groups = groups.into_iter().map(|(key, group)| named.group(key, group)).collect();
         waits.groups.sort_by_key(|group| std::cmp::Reverse(group.sum.total_ns));
         let unexplained = unexplained.into_iter();
@@ -257,7 +270,7 @@ impl Locks {
             let by = &acquisitions[*index];
             (std::cmp::Reverse(by.wait), by.line)
         });
-        found.truncate(MAX_LONGEST);
+        found.truncate(bounds.longest);
         waits.longest = found.into_iter().map(|(index, holder)| named.wait(index, holder)).collect();
         behind.retain(|_, waiters| waiters.len() as u64 >= CONVOY);
         waits.convoys = behind.iter().map(|(hold, waiters)| named.convoy(*hold, waiters)).collect();
@@ -291,7 +304,7 @@ fn is_about_itself(call: &Call) -> bool {
 /// Converts indices to the names and times of the result.
 struct Named<'a> {
     names: &'a [String],
-    life: &'a Life,
+    process: &'a dyn Fn(usize) -> (u32, String),
     holds: &'a Holds,
     acquisitions: &'a [Acquisition],
 }
@@ -301,14 +314,8 @@ impl Named<'_> {
         self.names[usize::from(operation)].clone()
     }
 
-    /// Returns the serial number and the command of a process.
-    fn process(&self, process: usize) -> (u32, String) {
-        let process = self.life.processes.get(process);
-        process.map_or((0, String::new()), |process| (process.serial, process.name.clone()))
-    }
-
     fn group(&self, (process, waiter, holder): (usize, u16, u16), (waiters, holders, sum): Members) -> Group {
-        let (process, command) = self.process(process);
+        let (process, command) = (self.process)(process);
         Group {
             process,
             command,
@@ -325,7 +332,7 @@ impl Named<'_> {
         Wait {
             line: by.line,
             task: by.task,
-            process: self.process(by.process).0,
+            process: (self.process)(by.process).0,
             waiter: self.name(by.operation),
             from_ns: by.from.saturating_sub(by.frozen),
             ns: by.wait,
@@ -354,7 +361,7 @@ impl Named<'_> {
         };
         for index in waiters {
             let by = &self.acquisitions[*index];
-            (convoy.process, convoy.command) = self.process(by.process);
+            (convoy.process, convoy.command) = (self.process)(by.process);
             *convoy.waiters.entry(self.name(by.operation)).or_default() += 1;
             convoy.sum.add(by.wait);
         }

@@ -24,6 +24,7 @@ mod words;
 
 use crate::analysis::waits::Wait;
 use crate::analysis::{Analysis, Study, study};
+use crate::locking::Design;
 use crate::outcome::{KindTime, Outcome};
 use crate::source::Source;
 use crate::{locking, picture, units};
@@ -86,8 +87,10 @@ impl Page<'_> {
         &self.study.analysis
     }
 
+    /// Returns the replay that the page is about: of several designs, that on the default design.
     fn outcome(&self) -> &Outcome {
-        &self.outcomes[0]
+        let usual = self.outcomes.iter().find(|outcome| outcome.design == Design::default());
+        usual.unwrap_or(&self.outcomes[0])
     }
 
     /// Returns the kinds of call with the most time.

@@ -2,6 +2,7 @@
 //! break out of its place or reach the network.
 
 use super::*;
+use crate::analysis::waits::{Convoy, Group, Holder, Sum, Waits};
 use crate::{Options, replay, report};
 use serde_json::Value;
 use std::fs;
@@ -10,15 +11,21 @@ use std::path::Path;
 /// Returns the page about a recording, and its JSON document.
 fn page_and_json(path: &Path) -> (String, Value) {
     let source = Source::from(path);
-    let outcomes = [replay(&source, &Options { cpus: 2, ..Options::default() }, &()).expect("a recording")];
-    let page = html(&source, &outcomes).expect("a page");
-    let analysis = crate::analysis::of_recording(&source).expect("a recording");
-    let json = report::json(&outcomes, &[analysis], &[]);
+    let outcome = replay(&source, &Options { cpus: 2, ..Options::default() }, &()).expect("a recording");
+    page_and_json_of(&source, &[outcome])
+}
+
+fn page_and_json_of(source: &Source, outcomes: &[Outcome]) -> (String, Value) {
+    let page = html(source, outcomes).expect("a page");
+    let analysis = crate::analysis::of_recording(source).expect("a recording");
+    let json = report::json(outcomes, &[analysis], &[]);
     (page, serde_json::from_str(&json).expect("JSON"))
 }
 
+const GIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/git.trace.zst");
+
 fn git() -> (String, Value) {
-    page_and_json(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../recordings/git.trace.zst")))
+    page_and_json(Path::new(GIT))
 }
 
 /// Returns the data that the script of a page reads.
@@ -75,6 +82,55 @@ fn figures_of_the_page_are_those_of_the_json_document() {
     for (row, kind) in kinds.iter().zip(counts) {
         assert_eq!(row[1], units::count(number(&analysis["faults"]["counts"][kind])), "{kind}");
     }
+}
+
+/// Returns waits of three tasks for a fork.
+fn some_waits() -> Waits {
+    let sum = Sum { count: 3, total_ns: 81_000, longest_ns: 40_000 };
+    let group = Group {
+        process: 1,
+        command: "server".to_owned(),
+        waiter: "mmap".to_owned(),
+        waiter_tasks: vec![2, 3, 4],
+        holder: "fork".to_owned(),
+        holder_tasks: vec![1],
+        sum,
+    };
+    let holder = Holder { line: 7, task: 1, operation: "fork".to_owned(), from_ns: 5, ns: 41_000 };
+    let waiters = [("mmap".to_owned(), 3)].into();
+    let convoy = Convoy { process: 1, command: "server".to_owned(), holder, waiters, sum };
+    Waits { all: sum, groups: vec![group], convoys: vec![convoy], ..Waits::default() }
+}
+
+#[test]
+fn waits_of_the_replay_are_those_of_the_json_document() {
+    let source = Source::from(Path::new(GIT));
+    let usual = replay(&source, &Options { cpus: 2, ..Options::default() }, &()).expect("a recording");
+    let design = Design::from(freehold::space::Locking::ALL[0]);
+    let other = Outcome { design, waits: Waits::default(), ..usual.clone() };
+    let outcomes = [other, Outcome { waits: some_waits(), ..usual }];
+    let (page, json) = page_and_json_of(&source, &outcomes);
+    // The page is about the default design, and has a row for each design.
+    let sentence = "In server (1), mmap of 3 tasks waited 81 us for fork of task 1: 3 times, longest 40 us.";
+    assert!(page.contains(sentence), "{sentence}");
+    let convoy = "fork of task 1 (line 7) held the lock for 41 us; 3 mmap waited behind it, 81 us in all";
+    assert!(page.contains(convoy), "{convoy}");
+    let number = |value: &Value| value.as_u64().expect("a number");
+    let group = &json["recordings"][1]["waits"]["groups"][0];
+    let row = &table(&page, "replay-groups")[0];
+    assert_eq!((&row[0][..], &row[1][..]), ("mmap of 3 tasks", "fork of task 1"));
+    assert_eq!(row[2], units::nanoseconds(number(&group["total_ns"])));
+    assert_eq!(row[3], units::count(number(&group["count"])));
+    assert_eq!(row[4], units::nanoseconds(number(&group["longest_ns"])));
+    let rows = table(&page, "designs");
+    assert_eq!(rows.len(), 2);
+    for (row, recording) in rows.iter().zip(json["recordings"].as_array().expect("recordings")) {
+        let all = &recording["waits"]["all"];
+        assert_eq!(row[1], units::count(number(&all["count"])));
+        assert_eq!(row[2], units::nanoseconds(number(&all["total_ns"])));
+        assert_eq!(row[3], units::nanoseconds(number(&all["longest_ns"])));
+    }
+    assert_eq!((&rows[0][4][..], &rows[1][4][..]), ("-", "mmap for fork: 81 us"));
 }
 
 #[test]

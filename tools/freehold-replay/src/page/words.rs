@@ -144,15 +144,30 @@ impl Page<'_> {
         )
     }
 
-    /// Says which waits are left on a design.
-    pub(super) fn left(&self, outcome: &Outcome) -> String {
-        let waits = outcome.mmap_lock_wait.freehold;
-        match waits.count {
-            0 => "no waits".to_owned(),
-            count => {
-                format!("{}, longest {}", units::counted(count, "wait"), units::nanoseconds(waits.max))
-            }
+    /// Returns the sentence about the waits of the replay.
+    pub(super) fn found_replay_waits(&self) -> String {
+        let Outcome { waits, cpus, .. } = self.outcome();
+        let design = self.design(self.outcome());
+        let cpus = units::counted(*cpus as u64, "CPU");
+        match waits.groups.first() {
+            Some(group) => format!("On {cpus} with {design}: {}.", self.group_words(group)),
+            None if waits.all.count > 0 => format!(
+                "On {cpus} with {design} there were {}, longest {}, for which no other task's hold is known.",
+                units::counted(waits.all.count, "wait"),
+                units::nanoseconds(waits.all.longest_ns)
+            ),
+            None => format!("On {cpus} with {design} no task waited for an mmap lock."),
         }
+    }
+
+    /// Names the operations with most of the waits on a design.
+    pub(super) fn most_waits(&self, outcome: &Outcome) -> String {
+        outcome.waits.groups.first().map_or_else(
+            || "-".to_owned(),
+            |group| {
+                format!("{} for {}: {}", group.waiter, group.holder, units::nanoseconds(group.sum.total_ns))
+            },
+        )
     }
 
     /// Returns the sentence about the picture.

@@ -6,6 +6,7 @@
 //! it has a key.
 
 use crate::analysis::Analysis;
+use crate::analysis::waits::Waits;
 use crate::locking::Design;
 use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};
 use serde::Serialize;
@@ -64,6 +65,7 @@ struct Recording<'a> {
     placements_as_linux: u64,
     exclusive_hold_ns: Spread,
     mmap_lock_wait_ns: Spread,
+    waits: &'a Waits,
     #[serde(serialize_with = "nanoseconds")]
     wall_ns: Duration,
     differences: &'a [Difference],
@@ -145,6 +147,7 @@ impl<'a> Recording<'a> {
             rungs,
             exclusive_hold,
             mmap_lock_wait,
+            waits,
             kinds,
             flushes,
             wall,
@@ -162,6 +165,7 @@ impl<'a> Recording<'a> {
             placements_as_linux: placed.as_linux,
             exclusive_hold_ns: exclusive_hold.freehold,
             mmap_lock_wait_ns: mmap_lock_wait.freehold,
+            waits,
             wall_ns: *wall,
             differences,
             difference_count: *difference_count,

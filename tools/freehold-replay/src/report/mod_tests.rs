@@ -6,6 +6,7 @@
 //! width of lines with large numbers, ratios, and special cases.
 
 use super::*;
+use crate::analysis::waits::Waits;
 use crate::locking::Design;
 use crate::outcome::{Beside, Difference, FlushCount, KindTime, LinuxTime, Rungs, Spread};
 use freehold::space::Locking;
@@ -59,6 +60,7 @@ fn redis() -> Outcome {
             freehold: spread(0, 0, 0, 0),
             linux: Some(spread(2_205, 380, 1_320, 28_400)),
         },
+        waits: Waits::default(),
         kinds: vec![
             kind("fault", 57_665, 12_300, Some(140_000)),
             kind("fork", 6, 1_400, Some(28_200)),

@@ -89,7 +89,7 @@ impl Planner {
         self.inherit_limits(task, process, flags);
         let copied = parent.filter(|_| !shares).and_then(|number| self.processes.spaces.get(&number));
         let copies_registrations = copied.is_some_and(|space| space.copies_registrations());
-        self.push(task, line, StepKind::Clone { child, shares, copies_registrations, unsure });
+        self.push(task, line, StepKind::Clone { child, process, shares, copies_registrations, unsure });
         // The child has waited for every step for which its parent has waited. A child does not get a long
         // list of these waits, because waiting again is cheaper than copying the list.
         self.files.descriptors.clone_task(task, child, flags);

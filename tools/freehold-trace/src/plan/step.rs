@@ -110,6 +110,8 @@ pub enum StepKind {
     Clone {
         /// The new task.
         child: u32,
+        /// Its process: the serial number of its first thread.
+        process: u32,
         /// True if the new task shares the address space; otherwise it gets a copy.
         shares: bool,
         /// Pages that are unsure in the copy: the recording does not show whether the copy contains them.
