@@ -36,7 +36,8 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
                             [--locking CHOICES] [--seed N] [--at-most MIB] [--turn MICROSECONDS]
                             [--report FILE] [--markdown FILE] [--json FILE]
-       cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]
+       cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] [--locking CHOICES]...
+                            [--seed N] [--report FILE] [--json FILE]
        cargo xtask coverage
        cargo xtask boot [OPTION]... -- PROGRAM [ARGUMENT...] | boot --script TEXT | boot --help
        cargo xtask boot --bench [--linux] [--markdown FILE]...

@@ -1,9 +1,12 @@
 //! Replays a recording on many processors in virtual time. For each number of processors, prints the virtual
 //! time, the speedup, the moved cache lines and the waits. At the end, prints the fields whose cache lines
-//! moved most between processors.
+//! moved most between processors. With `--report`, also writes the page of `freehold replay --report`, with
+//! its section about other numbers of processors and other designs; `--json` writes the figures of that
+//! section.
 //!
 //! ```sh
 //! cargo xtask simulate replay recordings/git.trace.zst --machine e5-2690v4 --cpus 1,4,16 --locking fault=mmap-lock
+//! cargo xtask simulate replay recordings/git.trace.zst --report git.html
 //! ```
 //!
 //! `cargo xtask simulate replay` builds this program with `cfg(sim)`: the atomics of the engine then take
@@ -33,15 +36,22 @@ fn main() -> std::process::ExitCode {
 #[cfg(sim)]
 mod simulate {
     use freehold_replay::outcome::Outcome;
+    use freehold_replay::page::{self, Curve, HotLine, Point, WhatIf};
     use freehold_replay::table::{Layout, row};
     use freehold_replay::{Options, Source, Workers, locking, replay, units};
     use freehold_sim::{HotField, Machine, Report};
     use std::path::Path;
 
     const USAGE: &str = "cargo xtask simulate replay FILE [--machine NAME] [--cpus N,N,...] \
-                         [--locking CHOICES]... [--seed N]";
+                         [--locking CHOICES]... [--seed N] [--report FILE] [--json FILE]";
     /// Number of the most contended fields that are printed.
     const SHOWN: usize = 8;
+    /// Machine and numbers of processors of a page.
+    const MACHINE_OF_PAGE: &str = "epyc-9654";
+    const CPUS_OF_PAGE: &str = "2,4,8,16,32,64";
+
+    /// The replays on one design, each with the report of its machine.
+    type Replays = Vec<(Outcome, Report)>;
 
     /// The parsed command line.
     struct Wanted {
@@ -50,6 +60,8 @@ mod simulate {
         cpus: Vec<usize>,
         designs: Vec<locking::Design>,
         seed: u64,
+        report: Option<String>,
+        json: Option<String>,
     }
 
     /// Returns true if every answer matched Linux's.
@@ -57,6 +69,7 @@ mod simulate {
         let wanted = Wanted::of(args)?;
         let source = Source::of_argument(Path::new(&wanted.file), None).map_err(|error| error.to_string())?;
         let mut as_linux = true;
+        let mut designs: Vec<Replays> = Vec::new();
         for design in &wanted.designs {
             let mut all = Vec::new();
             for &cpus in &wanted.cpus {
@@ -82,14 +95,58 @@ mod simulate {
                 all.push((outcome, report));
             }
             print(&wanted.machine, &all);
+            designs.push(all);
+        }
+        let what_if = what_if(&wanted.machine, &designs);
+        let outcomes = designs.into_iter().filter_map(|all| Some(all.into_iter().next_back()?.0));
+        let outcomes: Vec<Outcome> = outcomes.collect();
+        if let Some(path) = &wanted.report {
+            let page = page::html(&source, &outcomes, Some(&what_if)).map_err(|error| error.to_string())?;
+            write(path, &page)?;
+        }
+        if let Some(path) = &wanted.json {
+            let json = serde_json::to_string_pretty(&what_if).map_err(|error| error.to_string())?;
+            write(path, &json)?;
         }
         Ok(as_linux)
     }
 
+    fn write(path: &str, text: &str) -> Result<(), String> {
+        std::fs::write(path, text).map_err(|error| format!("cannot write {path}: {error}"))
+    }
+
+    /// Returns the figures of all replays for the page.
+    fn what_if(machine: &Machine, designs: &[Replays]) -> WhatIf {
+        let point = |(outcome, report): &(Outcome, Report)| Point {
+            cpus: outcome.cpus,
+            operations: outcome.calls.all + outcome.faults.all,
+            ns: report.elapsed_ns,
+            waits: outcome.waits.all.count,
+            waited_ns: outcome.waits.all.total_ns,
+            transfers: report.transfers,
+        };
+        let curve = |all: &Replays| {
+            let (first, _) = all.first()?;
+            Some(Curve { locking: first.design, points: all.iter().map(point).collect() })
+        };
+        let hot = |field: &HotField| HotLine {
+            field: field.name.clone(),
+            transfers: field.transfers,
+            lost_ns: field.lost_ns,
+        };
+        let fields = designs.last().and_then(|all| all.last()).map_or(&[][..], |(_, report)| &report.fields);
+        WhatIf {
+            machine: machine.title.clone(),
+            curves: designs.iter().filter_map(curve).collect(),
+            hottest: fields.iter().filter(|field| !is_of_replayer(field)).take(SHOWN).map(hot).collect(),
+        }
+    }
+
     impl Wanted {
         fn of(mut args: impl Iterator<Item = String>) -> Result<Wanted, String> {
-            let (mut file, mut machine, mut seed) = (None, "e5-2690v4".to_owned(), 0);
+            let (mut file, mut machine, mut seed) = (None, None, 0);
             let (mut cpus, mut designs) = (None, Vec::new());
+            let (mut report, mut json) = (None, None);
             while let Some(word) = args.next() {
                 if !word.starts_with("--") {
                     match file.replace(word) {
@@ -99,13 +156,23 @@ mod simulate {
                 }
                 let value = args.next().ok_or_else(|| format!("{word} needs a value\n{USAGE}"))?;
                 match word.as_str() {
-                    "--machine" => machine = value,
+                    "--machine" => machine = Some(value),
                     "--cpus" => cpus = Some(value),
                     "--locking" => designs.push(locking::parse(&value)?),
                     "--seed" => seed = value.parse().map_err(|_| format!("{value:?} is not a number"))?,
+                    "--report" => report = Some(value),
+                    "--json" => json = Some(value),
                     _ => return Err(format!("unknown option {word}\n{USAGE}")),
                 }
             }
+            if report.is_some() || json.is_some() {
+                cpus = cpus.or_else(|| Some(CPUS_OF_PAGE.to_owned()));
+                machine = machine.or_else(|| Some(MACHINE_OF_PAGE.to_owned()));
+                if designs.is_empty() {
+                    designs.extend(WhatIf::designs());
+                }
+            }
+            let machine = machine.unwrap_or_else(|| "e5-2690v4".to_owned());
             let machine = Machine::named(&machine).map_err(|error| error.to_string())?;
             let most = machine.cpus();
             let usual = || {
@@ -118,7 +185,7 @@ mod simulate {
                 designs.push(locking::Design::default());
             }
             let file = file.ok_or_else(|| format!("no recording given\n{USAGE}"))?;
-            Ok(Wanted { file, machine, cpus, designs, seed })
+            Ok(Wanted { file, machine, cpus, designs, seed, report, json })
         }
     }
 

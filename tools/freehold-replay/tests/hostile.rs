@@ -45,7 +45,7 @@ impl Recording {
             let words =
                 report::single(outcome) + &report::compare(outcomes) + &report::json(outcomes, &[], &[]);
             assert!(words.contains("recordings"));
-            assert!(page::html(&Source::from(&self.path()), outcomes).is_ok());
+            assert!(page::html(&Source::from(&self.path()), outcomes, None).is_ok());
         }
         outcome
     }

@@ -57,7 +57,7 @@ pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
 fn write(page: Output, path: &Path, recording: &Path) -> anyhow::Result<()> {
     let source = Source::from(recording);
     let outcome = replay(&source, &freehold_replay::Options::default(), &())?;
-    page.write(&page::html(&source, &[outcome])?).with_context(|| cannot_write(path))?;
+    page.write(&page::html(&source, &[outcome], None)?).with_context(|| cannot_write(path))?;
     eprintln!("freehold: {}: a page about the recording", path.display());
     Ok(())
 }

@@ -57,7 +57,7 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
         _ => {}
     }
     if let (Some(file), Some(path), Some(source)) = (page, &args.report, &last) {
-        let page = page::html(source, &all.outcomes)?;
+        let page = page::html(source, &all.outcomes, None)?;
         file.write(&page).with_context(|| cannot_write(path))?;
     }
     if let (Some(file), Some(path), Some(source)) = (picture, &args.picture, last) {

@@ -11,6 +11,7 @@
 //! | `words.rs` | the sentence at the beginning of each section, and names of tasks and mappings |
 //! | `chart.rs`, `timeline.rs` | charts over time, and the waits of each task over time |
 //! | `areas.rs` | the descriptions of mappings in the picture |
+//! | `what_if.rs` | replays on simulated machines |
 //!
 //! All figures come from the analysis and the outcomes, which `--json` writes; nothing is computed here but
 //! formats and shares. Names from a recording are escaped: by askama in the template, by `picture/svg.rs` in
@@ -20,7 +21,10 @@
 mod areas;
 mod chart;
 mod timeline;
+mod what_if;
 mod words;
+
+pub use what_if::{Curve, HotLine, Point, WhatIf};
 
 use crate::analysis::waits::Wait;
 use crate::analysis::{Analysis, Study, study};
@@ -57,14 +61,16 @@ impl fmt::Display for PageError {
 
 impl std::error::Error for PageError {}
 
-/// Returns the page about a recording. `outcomes` has a replay for each design, and must not be empty.
+/// Returns the page about a recording. `outcomes` has a replay for each design, and must not be empty. If the
+/// replays are simulated, `what_if` has the results for section 6.
 ///
 /// # Errors
 ///
 /// Fails if the recording cannot be read.
-pub fn html(source: &Source, outcomes: &[Outcome]) -> Result<String, PageError> {
+pub fn html(source: &Source, outcomes: &[Outcome], what_if: Option<&WhatIf>) -> Result<String, PageError> {
     let study = study(source).map_err(PageError::Read)?;
-    let page = Page { outcomes, study: &study, file: source.name().display().to_string() };
+    let file = source.name().display().to_string();
+    let page = Page { outcomes, study: &study, what_if, file };
     page.render().map_err(PageError::Template)
 }
 
@@ -74,6 +80,7 @@ pub fn html(source: &Source, outcomes: &[Outcome]) -> Result<String, PageError> 
 struct Page<'a> {
     outcomes: &'a [Outcome],
     study: &'a Study,
+    what_if: Option<&'a WhatIf>,
     /// Name of the recording on the command line.
     file: String,
 }

@@ -16,7 +16,7 @@ fn page_and_json(path: &Path) -> (String, Value) {
 }
 
 fn page_and_json_of(source: &Source, outcomes: &[Outcome]) -> (String, Value) {
-    let page = html(source, outcomes).expect("a page");
+    let page = html(source, outcomes, None).expect("a page");
     let analysis = crate::analysis::of_recording(source).expect("a recording");
     let json = report::json(outcomes, &[analysis], &[]);
     (page, serde_json::from_str(&json).expect("JSON"))
@@ -131,6 +131,33 @@ fn waits_of_the_replay_are_those_of_the_json_document() {
         assert_eq!(row[3], units::nanoseconds(number(&all["longest_ns"])));
     }
     assert_eq!((&rows[0][4][..], &rows[1][4][..]), ("-", "mmap for fork: 81 us"));
+}
+
+#[test]
+fn simulated_replays_fill_the_last_section() {
+    let point = |cpus, ns| Point { cpus, operations: 1_000, ns, waits: 7, waited_ns: 3_000, transfers: 21 };
+    let curve = |locking, last| Curve { locking, points: vec![point(2, 1_000_000), point(64, last)] };
+    let [before, .., usual] = WhatIf::designs();
+    let what_if = WhatIf {
+        machine: "64 processors".to_owned(),
+        curves: vec![curve(before, 2_000_000), curve(usual, 100_000)],
+        hottest: vec![HotLine { field: "Vma.count".to_owned(), transfers: 12, lost_ns: 5_000 }],
+    };
+    let source = Source::from(Path::new(GIT));
+    let outcome = replay(&source, &Options::default(), &()).expect("a recording");
+    let page = html(&source, &[outcome], Some(&what_if)).expect("a page");
+    assert!(page.contains(
+        "On 64 CPUs of a simulated machine (64 processors), Freehold&#39;s default did 10,000,000 calls and \
+         faults per second, 20.0 times as many as locking of Linux before 4.20."
+    ));
+    let rows = table(&page, "what-if");
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[1], ["locking of Linux before 4.20", "64", "2 ms", "500,000", "7", "3 us", "21"]);
+    assert_eq!(table(&page, "hottest"), [["Vma.count", "12", "5 us"]]);
+    assert_eq!(page.matches("<path class=\"curve c").count(), 2);
+    assert!(!page.contains("cargo xtask simulate replay"), "the plain page's hint");
+    let (plain, _) = git();
+    assert!(plain.contains("cargo xtask simulate replay") && plain.contains("--report page.html"));
 }
 
 #[test]
