@@ -10,6 +10,7 @@
 //! | `executor/` | runs loads on threads of the host, or in virtual time with `cfg(sim)` |
 //! | `measure.rs`, `steps.rs`, `work.rs`, `interrupt.rs` | turns and figures, progress, the thread of the experiments, signals |
 //! | `findings.rs`, `unit.rs`, `text.rs`, `page.rs`, `draw.rs`, `span.rs` | the results as data, and their forms |
+//! | `five_steps.rs`, `results.rs` | the five steps of Linux with all figures and verdicts, for the page; figures of stored documents |
 //! | `machine.rs`, `memory.rs` | facts about the host |
 //!
 //! A *side* is one of the compared lock designs, or the host. An experiment works in *turns*: in each turn
@@ -21,6 +22,7 @@ mod draw;
 mod executor;
 mod experiments;
 mod findings;
+mod five_steps;
 mod host;
 mod interrupt;
 mod load;
@@ -28,6 +30,7 @@ mod machine;
 mod measure;
 mod memory;
 mod page;
+mod results;
 mod scale;
 mod span;
 mod steps;

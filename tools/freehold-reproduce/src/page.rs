@@ -1,11 +1,15 @@
 //! The report for a browser: one self-contained file.
 //!
 //! Input: the [`Report`] of a run. Output: an HTML text with style sheet and plots (SVG) inside, which needs
-//! no network. The template `templates/report.html` calls the functions of [`Page`]; `text.rs` formats the
-//! cells and `draw.rs` the plots. `text_tests.rs` renders a page.
+//! no network. The page begins with the five steps of Linux (`five_steps.rs`); the experiments follow,
+//! folded. The template `templates/report.html` calls the functions of [`Page`]; `text.rs` formats the cells
+//! and `draw.rs` the plots. `text_tests.rs` renders a page, and `freehold-cli/tests/browser.rs` opens one in
+//! a browser.
 
 use super::draw::{self, Shape};
 use super::findings::{Cell, Findings, Plot, Table};
+use super::five_steps::{self, StepLine};
+use super::results::Pair;
 use super::{Report, text};
 use askama::Template;
 
@@ -14,12 +18,38 @@ use askama::Template;
 #[template(path = "report.html")]
 struct Page<'r> {
     report: &'r Report,
+    steps: Vec<StepLine>,
 }
 
 impl Page<'_> {
     /// Explains the figures.
     fn how(&self) -> String {
         text::how(self.report)
+    }
+
+    /// Returns the plot of the five steps.
+    fn steps_plot(&self) -> Plot {
+        five_steps::plot(&self.steps)
+    }
+
+    /// Says what the five steps showed.
+    fn found(&self) -> String {
+        let count = |what: &str| self.steps.iter().filter(|step| step.verdict.starts_with(what)).count();
+        format!(
+            "Of the five steps of Linux, {} are reproduced, {} partly, {} not.",
+            count("reproduced"),
+            count("partly"),
+            count("not on") + count("not in")
+        )
+    }
+
+    /// Returns two figures and the row that they come from.
+    fn pair(&self, pair: &Option<Pair>) -> String {
+        pair.as_ref().map_or_else(|| "-".to_owned(), |pair| format!("{} to {}", pair.before.0, pair.after.0))
+    }
+
+    fn row(&self, pair: &Option<Pair>) -> String {
+        pair.as_ref().map_or_else(String::new, |pair| pair.row.clone())
     }
 
     /// Returns the first table of an experiment.
@@ -67,5 +97,5 @@ impl Page<'_> {
 
 /// Returns the page.
 pub fn html(report: &Report) -> anyhow::Result<String> {
-    Ok(Page { report }.render()?)
+    Ok(Page { report, steps: five_steps::lines(report) }.render()?)
 }

@@ -66,5 +66,10 @@ fn document_states_command_and_machine() {
     ] {
         assert!(page.contains(words), "{words} is missing in {page}");
     }
-    assert!(!page.contains("http"), "the page refers to another");
+    // The page begins with the five steps, and refers to no other page.
+    let steps = page.find("<section id=\"steps\">").expect("the five steps");
+    assert!(steps < page.find("<details id=\"all\">").expect("the folded results"));
+    assert_eq!(page.matches("<th scope=\"row\">").count(), 5 + 1, "a row for each step, and one of the run");
+    let linked = page.replace("http-equiv", "").replace("http://www.w3.org/2000/svg", "");
+    assert!(!linked.contains("http"), "the page refers to another");
 }

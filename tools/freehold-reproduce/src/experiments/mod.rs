@@ -22,7 +22,7 @@ mod mmap_churn;
 mod munmap_hold;
 mod munmap_stall;
 mod page_fault;
-mod published;
+pub(crate) mod published;
 mod registry;
 mod single;
 mod tasks;
