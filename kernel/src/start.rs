@@ -21,6 +21,7 @@ use crate::files::tree::{self, Node};
 use crate::files::{devices, open::Open, table::FileTable};
 use crate::memory::{self, frames, stacks, tlb};
 use crate::process::exec::{self, Loaded, Strings};
+use crate::process::signal::frame::AlternateStack;
 use crate::process::{self, Process, fault, ids::Ids, limits::Limits, renew, standstill, thread, userfault};
 use crate::sched::{Thread, scheduler, timers};
 use crate::start_info::StartInfo;
@@ -181,6 +182,7 @@ fn run_first(mut strings: Strings) {
         Thread::of_program(process.pid, &process, descriptors, space, &frame, &Vectors([[0; 16]; 16]));
     let thread = Arc::new(thread.expect("memory for a thread"));
     *thread.comm.lock() = comm;
+    thread.alternate_stack.set(AlternateStack::UNSET);
     process.add(thread.clone());
     if options::records() {
         record::begin(proc::huge::mode());

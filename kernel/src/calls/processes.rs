@@ -240,7 +240,8 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     // Handlers belonged to the old program.
     let actions = process.actions().lock().map(Action::without_handler);
     process.share_actions(Arc::new(SpinLock::new(actions)));
-    thread.alternate_stack.set(AlternateStack::NONE);
+    // As on Linux, the flags stay.
+    thread.alternate_stack.set(AlternateStack { at: 0, bytes: 0, ..thread.alternate_stack.get() });
     thread.clear_tid.set(0);
     thread.robust_list.set((0, 0));
     thread.fs_base.set(UserAddr::ZERO);

@@ -278,6 +278,48 @@ static void signals_are_read_from_a_file(void) {
     CHECK(!sigprocmask(SIG_SETMASK, &old, 0));
 }
 
+static volatile stack_t in_frame, reported;
+
+static void note_stack(int signal, siginfo_t *info, void *context) {
+    stack_t now;
+    (void)signal, (void)info;
+    CHECK(!sigaltstack(NULL, &now));
+    in_frame = ((ucontext_t *)context)->uc_stack;
+    reported = now;
+}
+
+static void *note_stack_in_a_thread(void *unused) {
+    (void)unused;
+    CHECK(!raise(SIGUSR1) && in_frame.ss_flags == SS_DISABLE && reported.ss_flags == SS_DISABLE);
+    return NULL;
+}
+
+static void frame_has_the_flags_of_the_alternate_stack(void) {
+    enum { DISARM = 1 << 31, SIZE = 65536 };
+    static const int all[] = {0, SS_ONSTACK, SS_DISABLE, DISARM, DISARM | SS_ONSTACK, DISARM | SS_DISABLE};
+    struct sigaction action = {.sa_sigaction = note_stack, .sa_flags = SA_SIGINFO | SA_ONSTACK}, before;
+    char *memory = malloc(SIZE);
+    pthread_t thread;
+    CHECK(!sigaction(SIGUSR1, &action, &before));
+    for (unsigned n = 0; n < sizeof all / sizeof *all; n++) {
+        stack_t stack = {memory, all[n], SIZE}, now;
+        CHECK(!sigaltstack(&stack, NULL) && !sigaltstack(NULL, &now));
+        CHECK(now.ss_flags == (all[n] & ~SS_ONSTACK));
+        CHECK(now.ss_size == (all[n] & SS_DISABLE ? 0 : SIZE));
+        CHECK(!raise(SIGUSR1) && in_frame.ss_flags == all[n] && in_frame.ss_size == now.ss_size);
+        // A disarmed stack is none while the handler runs, and is there again afterwards.
+        int during = all[n] & (DISARM | SS_DISABLE) ? SS_DISABLE : SS_ONSTACK;
+        CHECK((reported.ss_flags & ~DISARM) == during);
+        CHECK(!sigaltstack(NULL, &now) && now.ss_flags == (all[n] & ~SS_ONSTACK));
+        pthread_create(&thread, NULL, note_stack_in_a_thread, NULL);
+        pthread_join(thread, NULL);
+    }
+    stack_t none = {.ss_flags = SS_DISABLE}, wrong = {memory, 4, SIZE};
+    CHECK(sigaltstack(&wrong, NULL) == -1 && errno == EINVAL);
+    CHECK(!sigaltstack(&none, NULL) && !sigaction(SIGUSR1, &before, NULL));
+    free(memory);
+}
+
 int main(void) {
     PART(fault_signal_reports_address_and_cause);
     PART(handler_can_repair_a_fault);
@@ -288,5 +330,6 @@ int main(void) {
     PART(timers_send_signals);
     PART(sigchld_reports_an_ended_child);
     PART(signals_are_read_from_a_file);
+    PART(frame_has_the_flags_of_the_alternate_stack);
     return 0;
 }

@@ -55,13 +55,15 @@ const OWN_FLAGS: u64 = 0x5_0dd5;
 pub struct AlternateStack {
     /// The lowest address of the stack.
     pub at: u64,
-    /// SS_DISABLE or SS_AUTODISARM.
+    /// The flags of the last call of sigaltstack. Only SS_AUTODISARM has an effect; a frame shows all of them.
     pub flags: u32,
     /// The size in bytes; 0 if there is no alternate stack.
     pub bytes: u64,
 }
 
 impl AlternateStack {
+    /// No alternate stack, before the first program has called sigaltstack.
+    pub const UNSET: Self = AlternateStack { at: 0, flags: 0, bytes: 0 };
     /// No alternate stack.
     pub const NONE: Self = AlternateStack { at: 0, flags: SS_DISABLE, bytes: 0 };
 
@@ -70,7 +72,7 @@ impl AlternateStack {
         self.flags & SS_AUTODISARM == 0 && sp > self.at && sp - self.at <= self.bytes
     }
 
-    /// Returns the stack as `stack_t`, for a program whose stack pointer is `sp`.
+    /// Returns the stack as sigaltstack reports it (`stack_t`), for a program whose stack pointer is `sp`.
     pub fn words(&self, sp: u64) -> [u64; 3] {
         let now = match (self.bytes, self.contains(sp)) {
             (0, _) => SS_DISABLE,
@@ -138,7 +140,8 @@ fn contents(frame: &Frame, info: &Info, action: &Action, mask: u64, vectors: u64
     let mut words = [0; WORDS];
     words[RESTORER] = action.restorer;
     words[FLAGS] = extended | UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS;
-    words[STACK..STACK + 3].copy_from_slice(&here.alternate_stack.get().words(f.rsp));
+    let stack = here.alternate_stack.get();
+    words[STACK..STACK + 3].copy_from_slice(&[stack.at, stack.flags.into(), stack.bytes]);
     words[REGISTERS..SEGMENTS].copy_from_slice(&[
         f.r8, f.r9, f.r10, f.r11, f.r12, f.r13, f.r14, f.r15, f.rdi, f.rsi, f.rbp, f.rbx, f.rdx, f.rax,
         f.rcx, f.rsp, f.rip, f.rflags,
@@ -206,11 +209,10 @@ pub fn set_alternate_stack(sp: u64, at: u64, flags: u32, bytes: u64) -> Result<(
     if here.alternate_stack.get().contains(sp) {
         return Err(Errno::EPERM);
     }
-    let kept = flags & SS_AUTODISARM;
     let stack = match flags & !SS_AUTODISARM {
-        SS_DISABLE => AlternateStack { flags: kept | SS_DISABLE, ..AlternateStack::NONE },
+        SS_DISABLE => AlternateStack { flags, ..AlternateStack::NONE },
         0 | SS_ONSTACK if bytes < MINSIGSTKSZ.into() => return Err(Errno::ENOMEM),
-        0 | SS_ONSTACK => AlternateStack { at, flags: kept, bytes },
+        0 | SS_ONSTACK => AlternateStack { at, flags, bytes },
         _ => return Err(Errno::EINVAL),
     };
     here.alternate_stack.set(stack);
