@@ -30,6 +30,8 @@ pub struct Frame {
     pub rcx: u64,
     pub rax: u64,
     pub vector: u64,
+    /// The error code of a trap. In a frame of a system call and in a whole frame, the number of the call, or
+    /// [`NO_CALL`](Self::NO_CALL).
     pub error: u64,
     pub rip: u64,
     pub cs: u64,
@@ -53,12 +55,15 @@ impl Frame {
     pub const SYSTEM_CALL: u64 = 0x100;
     /// Value of `vector` for a frame that is restored as a whole: after exec, or from a signal handler.
     pub const WHOLE: u64 = 0x101;
+    /// Value of `error` if there is no system call.
+    pub const NO_CALL: u64 = u64::MAX;
 
     /// Returns the frame of a program that begins at `begin`.
     pub fn of_program(begin: UserAddr, rsp: u64) -> Self {
         let rip = begin.get();
         Frame {
             vector: Self::WHOLE,
+            error: Self::NO_CALL,
             rip,
             cs: USER_CODE,
             rflags: 0x202,
@@ -66,6 +71,18 @@ impl Frame {
             ss: USER_DATA,
             ..Frame::default()
         }
+    }
+
+    /// Returns the number of the system call that the program has called, as tracers see it, or
+    /// [`NO_CALL`](Self::NO_CALL).
+    pub fn call(&self) -> u64 {
+        if matches!(self.vector, Self::SYSTEM_CALL | Self::WHOLE) { self.error } else { Self::NO_CALL }
+    }
+
+    /// Makes the frame one that is restored as a whole. Tracers still see the number of the call.
+    pub fn make_whole(&mut self) {
+        self.error = self.call();
+        self.vector = Self::WHOLE;
     }
 
     /// Returns the arguments of a system call.

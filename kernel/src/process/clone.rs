@@ -237,7 +237,8 @@ fn new_thread(
     let here = current();
     // Threads are added later, where nothing may fail. Other threads may be added before.
     charge::reserve(&mut process.threads.lock(), 64).ok()?;
-    let mut begin = Frame { rax: 0, vector: Frame::WHOLE, ..*frame };
+    let mut begin = Frame { rax: 0, ..*frame };
+    begin.make_whole();
     if here.trace.is_traced() {
         // The flag may be set because a tracer single-steps the caller.
         begin.rflags &= !trace::TRAP_FLAG;

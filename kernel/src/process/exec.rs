@@ -118,19 +118,35 @@ impl Elf {
         Ok(Elf { node, header, headers })
     }
 
-    /// Returns the range of the pages of all loaded segments, with the addresses of the file.
+    /// Returns the range of the pages of all loaded segments, with the addresses of the file. The range is empty
+    /// if there are none.
+    ///
+    /// # Errors
+    ///
+    /// EINVAL if the range has no end.
     fn span(&self) -> Result<Range<u64>, Errno> {
         let parts = || self.headers.iter().filter(|part| part.p_type == PT_LOAD);
-        let start = parts().map(|part| part.p_vaddr).min().ok_or(errno::ENOEXEC)?;
-        let ends = parts().map(|part| part.p_vaddr.saturating_add(part.p_memsz).min(UserAddr::END));
-        let end = ends.max().unwrap_or_default().next_multiple_of(PAGE_SIZE);
+        let start = parts().map(|part| part.p_vaddr).min().unwrap_or_default();
+        let end = parts().map(|part| part.p_vaddr.saturating_add(part.p_memsz)).max().unwrap_or_default();
+        let end = end.checked_next_multiple_of(PAGE_SIZE).ok_or(Errno::EINVAL)?;
         Ok(start & !(PAGE_SIZE - 1)..end)
+    }
+
+    /// Returns true if the file may be loaded at any address.
+    fn is_movable(&self) -> bool {
+        self.header.e_type == ET_DYN
     }
 
     /// Returns the number to add to the addresses of the file so that its pages begin at `at`; 0 for a file with
     /// fixed addresses.
     fn base(&self, at: u64) -> Result<u64, Errno> {
-        if self.header.e_type == ET_EXEC { Ok(0) } else { Ok(at.wrapping_sub(self.span()?.start)) }
+        if self.is_movable() { Ok(at.wrapping_sub(self.span()?.start)) } else { Ok(0) }
+    }
+
+    /// Returns the end of the last segment of a program that is loaded at `base`. The heap begins there.
+    fn end(&self, base: u64) -> u64 {
+        let end = self.span().map_or(u64::MAX, |span| span.end);
+        base.wrapping_add(end).min(UserAddr::END)
     }
 }
 
@@ -201,8 +217,7 @@ pub fn load(
 ) -> Result<Loaded, Errno> {
     let Program { own, interpreter } = program;
     let base = own.base(PIE_BASE)?;
-    let end = base.wrapping_add(own.span()?.end).min(UserAddr::END);
-    let config = SpaceConfig::new().brk(end.next_multiple_of(PAGE_SIZE));
+    let config = SpaceConfig::new().brk(own.end(base));
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
     limits.apply(&space, ids);
     let image = map(&space, own, base)?;
@@ -216,7 +231,7 @@ pub fn load(
         interpreter_base = interpreter.base(at)?;
         entry = map(&space, interpreter, interpreter_base)?.entry;
     }
-    let begin = UserAddr::new(entry).ok_or(errno::ENOEXEC)?;
+    let begin = UserAddr::new(entry).ok_or(Errno::EINVAL)?;
     let (stack, vector) = write_stack(&space, path, strings, &image, interpreter_base)?;
     let layout = Layout { code: image.code, data: image.data, stack, vector };
     Ok(Loaded { space, frame: Frame::of_program(begin, stack), layout })
@@ -276,7 +291,8 @@ fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEn
     let fits = header.class == Class::ELF64 && header.e_machine == EM_X86_64;
     let counts =
         (1..=MAX_HEADERS).contains(&header.e_phnum) && usize::from(header.e_phentsize) == PROGRAM_HEADER;
-    if !fits || !counts || !matches!(header.e_type, ET_EXEC | ET_DYN) {
+    let is_offset = header.e_phoff <= i64::MAX as u64;
+    if !fits || !counts || !is_offset || !matches!(header.e_type, ET_EXEC | ET_DYN) {
         return Err(errno::ENOEXEC);
     }
     let mut table = alloc::vec![0; usize::from(header.e_phnum) * PROGRAM_HEADER];
@@ -287,8 +303,11 @@ fn read_headers(file: &Counted<Mapping<Machine>>) -> Result<(FileHeader<LittleEn
     Ok((header, headers.map_err(|_| errno::ENOEXEC)?))
 }
 
-/// Reads until `out` is full. Fails with ENOEXEC at the end of the file.
+/// Reads until `out` is full. Fails with ENOEXEC at the end of the file, and with EINVAL if `at` is no offset.
 fn read_exact(file: &Counted<Mapping<Machine>>, at: u64, out: &mut [u8]) -> Result<(), Errno> {
+    if at > i64::MAX as u64 {
+        return Err(Errno::EINVAL);
+    }
     match file.read_at(at, out) {
         Ok(read) if read == out.len() => Ok(()),
         Ok(_) => Err(errno::ENOEXEC),
@@ -303,7 +322,8 @@ fn interpreter(file: &Arc<Node>, headers: &Headers) -> Result<Option<Vec<u8>>, E
         return Err(errno::ENOEXEC);
     }
     let mut path = alloc::vec![0; part.p_filesz as usize];
-    read_exact(file.mapping().ok_or(Errno::EACCES)?, part.p_offset, &mut path).map_err(|_| Errno::EIO)?;
+    let read = read_exact(file.mapping().ok_or(Errno::EACCES)?, part.p_offset, &mut path);
+    read.map_err(|error| if error == errno::ENOEXEC { Errno::EIO } else { error })?;
     if path.last() != Some(&0) {
         return Err(errno::ENOEXEC);
     }
@@ -354,57 +374,77 @@ fn map(space: &Space, elf: &Elf, base: u64) -> Result<Image, Errno> {
 }
 
 /// Maps one segment. Returns its end address. The part of the segment behind the file's contents is zero.
+///
+/// # Errors
+///
+/// EINVAL if the offset and the address differ within a page or overflow, or if the file's contents are larger than
+/// the segment. EINVAL also if the file has addresses that no program has, even if the segment is moved. EFAULT if
+/// the file's last page cannot be written. ENOMEM and EOVERFLOW like mmap.
 fn map_part(
     space: &Space,
     file: &Counted<File<Machine>>,
     part: &ProgramHeader,
     base: u64,
 ) -> Result<u64, Errno> {
-    let within = part.p_vaddr % PAGE_SIZE;
-    // As on Linux, the addresses of the file must be those of a program even if the segment is moved.
-    let fits = part.p_vaddr.checked_add(part.p_memsz).is_some_and(|end| end <= UserAddr::END);
-    let valid = fits && part.p_offset % PAGE_SIZE == within && part.p_filesz <= part.p_memsz;
-    if !valid {
-        return Err(errno::ENOEXEC);
-    }
     let at = base.wrapping_add(part.p_vaddr);
-    let start = at - within;
-    let end = at.checked_add(part.p_memsz).filter(|end| *end <= UserAddr::END).ok_or(errno::ENOEXEC)?;
-    let file_end = at + part.p_filesz;
+    if part.p_filesz != 0 {
+        map_contents(space, file, part, at)?;
+    }
+    if part.p_memsz > part.p_filesz {
+        map_zeroes(space, part, at)?;
+    }
+    let end = part.p_vaddr.checked_add(part.p_memsz).filter(|end| *end <= UserAddr::END);
+    match end {
+        Some(_) if part.p_vaddr < UserAddr::END && part.p_filesz <= part.p_memsz => Ok(at + part.p_memsz),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Maps the file's contents of a segment that begins at address `at`.
+fn map_contents(
+    space: &Space,
+    file: &Counted<File<Machine>>,
+    part: &ProgramHeader,
+    at: u64,
+) -> Result<(), Errno> {
+    let within = at % PAGE_SIZE;
+    let bytes = part.p_filesz.checked_add(within).and_then(|bytes| bytes.checked_next_multiple_of(PAGE_SIZE));
+    let (bytes, offset) = (bytes.ok_or(Errno::EINVAL)?, part.p_offset.wrapping_sub(within));
+    if !offset.is_multiple_of(PAGE_SIZE) || offset.checked_add(bytes).is_none() {
+        return Err(Errno::EINVAL);
+    }
     let mut prot = Prot::empty();
     prot.set(Prot::READ, part.p_flags & PF_R != 0);
     prot.set(Prot::WRITE, part.p_flags & PF_W != 0);
     prot.set(Prot::EXEC, part.p_flags & PF_X != 0);
-    let private = MapFlags::PRIVATE | MapFlags::FIXED;
-    let zeroes_from = match part.p_filesz {
-        0 => start,
-        bytes => {
-            space
-                .mmap(start, bytes + within, prot, private, Some(file), part.p_offset - within)
-                .map_err(|error| error.errno())?;
-            file_end.next_multiple_of(PAGE_SIZE)
-        }
-    };
-    if end > file_end {
-        // The part of the last page behind the file's contents must be zero, because ld.so uses this part for
-        // its own data.
-        let rest = zeroes_from.saturating_sub(file_end) as usize;
-        if part.p_filesz != 0 && rest > 0 {
-            let zeroes = [0; PAGE_SIZE as usize / 4];
-            for done in (0..rest).step_by(zeroes.len()) {
-                let bytes = &zeroes[..zeroes.len().min(rest - done)];
-                space
-                    .write_memory(file_end + done as u64, bytes, AccessMode::Forced)
-                    .map_err(|error| error.errno())?;
-            }
-        }
-        if end > zeroes_from {
-            space
-                .mmap(zeroes_from, end - zeroes_from, prot, private | MapFlags::ANONYMOUS, None, 0)
-                .map_err(|error| error.errno())?;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+    space.mmap(at - within, bytes, prot, flags, Some(file), offset).map_err(|error| error.errno())?;
+    Ok(())
+}
+
+/// Makes the part of a segment behind the file's contents zero: the rest of the last page of the contents, and the
+/// pages behind it. The segment begins at address `at`. The pages are writable whatever the segment's rights are.
+fn map_zeroes(space: &Space, part: &ProgramHeader, at: u64) -> Result<(), Errno> {
+    let up = |at: u64| at.wrapping_add(PAGE_SIZE - 1) & !(PAGE_SIZE - 1);
+    let (from, end) = (at.wrapping_add(part.p_filesz), at.wrapping_add(part.p_memsz));
+    let pages_from = if part.p_filesz == 0 { at & !(PAGE_SIZE - 1) } else { up(from) };
+    // ld.so uses the rest of the page for its own data. A page that the program cannot write keeps its contents.
+    if part.p_filesz != 0 && part.p_flags & PF_W != 0 {
+        let (rest, zeroes) = (pages_from.wrapping_sub(from) as usize, [0; PAGE_SIZE as usize / 4]);
+        for done in (0..rest).step_by(zeroes.len()) {
+            let bytes = &zeroes[..zeroes.len().min(rest - done)];
+            let written = space.write_memory(from + done as u64, bytes, AccessMode::Forced);
+            written.map_err(|error| error.errno())?;
         }
     }
-    Ok(end)
+    let bytes = up(end).wrapping_sub(pages_from);
+    if bytes != 0 {
+        let mut prot = Prot::READ | Prot::WRITE;
+        prot.set(Prot::EXEC, part.p_flags & PF_X != 0);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::ANONYMOUS;
+        space.mmap(pages_from, bytes, prot, flags, None, 0).map_err(|error| error.errno())?;
+    }
+    Ok(())
 }
 
 /// Maps the stack and writes its initial contents. Returns the stack pointer and the auxiliary vector.

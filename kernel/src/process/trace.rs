@@ -171,7 +171,7 @@ pub const REGISTERS: usize = 27;
 /// Returns the registers of a program in the layout of debuggers, with the bases of fs and gs.
 pub fn registers(f: &Frame, bases: [UserAddr; 2]) -> [u64; REGISTERS] {
     let [fs, gs] = bases.map(UserAddr::get);
-    let call = if f.vector == Frame::SYSTEM_CALL { f.error } else { u64::MAX };
+    let call = f.call();
     [
         f.r15, f.r14, f.r13, f.r12, f.rbp, f.rbx, f.r11, f.r10, f.r9, f.r8, f.rax, f.rcx, f.rdx, f.rsi,
         f.rdi, call, f.rip, f.cs, f.rflags, f.rsp, f.ss, fs, gs, 0, 0, 0, 0,
@@ -406,7 +406,8 @@ fn leave_copy(here: &Thread, frame: &Frame, word: u32, info: Option<Info>) -> Op
 
 /// Loads the registers from the copy. Returns the signal with which the thread continues.
 fn take_copy(here: &Thread, frame: &mut Frame, stop: &Stop) -> u32 {
-    *frame = Frame { vector: Frame::WHOLE, ..stop.frame };
+    *frame = stop.frame;
+    frame.make_whole();
     if stop.has_vectors {
         stop.vectors.load();
         *Thread::user_vectors_mut(frame) = stop.vectors.vectors();

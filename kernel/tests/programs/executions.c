@@ -5,9 +5,11 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 
 #define FILE_NAME "/tmp/executed"
@@ -59,6 +61,96 @@ static int run(void) {
     return run_with((char *[]){"executed", NULL});
 }
 
+// Executes a traced program. Returns its exit status or, if the call fails, its error plus 1000 times the signal that
+// ends the program. The number of the call stays visible in both cases.
+static int run_traced(void) {
+    pid_t child = fork();
+    if (!child) {
+        CHECK(!ptrace(PTRACE_TRACEME, 0, 0, 0) && !raise(SIGSTOP));
+        execl(FILE_NAME, "executed", NULL);
+        _exit(REFUSED);
+    }
+    int status;
+    for (int stop = 0; stop < 3; stop++) {
+        CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+        if (stop < 2) CHECK(!ptrace(PTRACE_SYSCALL, child, 0, 0));
+    }
+    struct user_regs_struct all;
+    CHECK(!ptrace(PTRACE_GETREGS, child, 0, &all) && all.orig_rax == SYS_execve);
+    CHECK(!ptrace(PTRACE_CONT, child, 0, 0) && waitpid(child, &status, 0) == child && WIFSTOPPED(status));
+    CHECK(WSTOPSIG(status) == (all.rax ? SIGSEGV : SIGTRAP));
+    CHECK(!ptrace(PTRACE_CONT, child, 0, all.rax ? SIGSEGV : 0) && waitpid(child, &status, 0) == child);
+    while (WIFSTOPPED(status)) {
+        CHECK(!ptrace(PTRACE_CONT, child, 0, WSTOPSIG(status)) && waitpid(child, &status, 0) == child);
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 * WTERMSIG(status) - (int)all.rax;
+}
+
+// A second segment after a first one of a page; a program with both. The program returns a byte of 0x401000.
+static int run_with_second(int flags, uint64_t offset, uint64_t at, uint64_t file, uint64_t memory) {
+    Elf64_Phdr headers[] = {load(0x400000), {PT_LOAD, flags, offset, at, at, file, memory, 0x1000}};
+    headers[0].p_filesz = headers[0].p_memsz = 0x1000;
+    put_program(FILE_NAME, ET_EXEC, 0x400800, headers, 2);
+    return run_traced();
+}
+
+static void segments_are_checked_while_they_are_mapped(void) {
+    enum { RW = PF_R | PF_W, KILLED = 1000 * SIGSEGV };
+    const uint64_t page = 0x1000, at = 0x401000, kernel = 0xffff800000000000, end = (1ul << 47) - page;
+    CHECK(run_with_second(RW, 2 * page, at, page, page) == 43);
+    // The offset and the address are equal within a page.
+    CHECK(run_with_second(RW, 2 * page + 1, at, page, page) == KILLED + EINVAL);
+    CHECK(run_with_second(RW, 2 * page, at + 1, page, page) == KILLED + EINVAL);
+    CHECK(run_with_second(RW, 2 * page + 0x100, at + 0x100, page, page) == 43);
+    // Offsets of 64 bits, and offsets of files.
+    CHECK(run_with_second(RW, -page, at, page, page) == KILLED + EINVAL);
+    CHECK(run_with_second(RW, -2 * page, at, page, page) == KILLED + EOVERFLOW);
+    CHECK(run_with_second(RW, 1ul << 63, at, page, page) == KILLED + EOVERFLOW);
+    CHECK(run_with_second(RW, 1ul << 62, at, page, page) == 1000 * SIGBUS);
+    // Sizes.
+    CHECK(run_with_second(RW, 2 * page, at, page, 1ul << 60) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, at, page, 1ul << 46) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, at, page, ~at) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, at, page, ~at + 2) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, at, 1ul << 60, 1ul << 60) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, at, -page, -page) == KILLED + EINVAL);
+    CHECK(run_with_second(RW, 0, at, -page, -page) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, at, -1, -1) == KILLED + EINVAL);
+    CHECK(run_with_second(RW, 2 * page, at, page, page - 1) == KILLED + EINVAL);
+    // Addresses.
+    CHECK(run_with_second(RW, 2 * page, kernel, page, page) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, kernel, 0, page) == KILLED + ENOMEM);
+    CHECK(run_with_second(RW, 2 * page, kernel, 0, 0) == KILLED + EINVAL);
+    CHECK(run_with_second(RW, 2 * page, end, page, page) == KILLED + ENOMEM);
+    // The rest of the last page is zero, if the program can write it.
+    CHECK(run_with_second(RW, page, at, 0x100, 0x900) == 0);
+    CHECK(run_with_second(PF_R, page, at, 0x100, 0x900) == 42);
+    CHECK(run_with_second(RW, 2 * page, at, 2 * page - 1, 3 * page) == KILLED + EFAULT);
+    CHECK(run_with_second(PF_R, 2 * page, at, 2 * page - 1, 3 * page) == 43);
+    // Without contents the offset does not matter, and the segment begins at a page.
+    CHECK(run_with_second(RW, 1, at + 0x900, 0, page) == 0);
+    CHECK(run_with_second(RW, 1, at + 0x100, 0, 0x800) == 0);
+    CHECK(run_with_second(RW, 1, at + 0x100, 0, 0) == KILLED);
+    // Programs without segments, programs that can be moved, and entry points.
+    Elf64_Phdr note = {.p_type = PT_NOTE}, large = load(0);
+    put_program(FILE_NAME, ET_EXEC, 0x400800, &note, 1);
+    CHECK(run_traced() == KILLED);
+    put_program(FILE_NAME, ET_DYN, 0x800, &note, 1);
+    CHECK(run_traced() == KILLED);
+    large.p_memsz = 1ul << 60;
+    put_program(FILE_NAME, ET_DYN, 0x800, &large, 1);
+    CHECK(run_traced() == KILLED + ENOMEM);
+    large.p_memsz = ~0ul;
+    put_program(FILE_NAME, ET_DYN, 0x800, &large, 1);
+    CHECK(run_traced() == KILLED + EINVAL);
+    large = load(kernel);
+    put_program(FILE_NAME, ET_DYN, kernel + 0x800, &large, 1);
+    CHECK(run_traced() == KILLED + EINVAL);
+    Elf64_Phdr plain = load(0x400000);
+    put_program(FILE_NAME, ET_EXEC, end, &plain, 1);
+    CHECK(run_traced() == KILLED + EINVAL);
+}
+
 static void superuser_programs_may_be_at_address_0(void) {
     Elf64_Phdr zero = load(0);
     put_program(FILE_NAME, ET_EXEC, 0x800, &zero, 1);
@@ -101,6 +193,13 @@ static void interpreters_are_checked(void) {
     headers[1].p_filesz = 1;
     put_program(FILE_NAME, ET_EXEC, 0x400800, headers, 2);
     CHECK(run() == REFUSED + ENOEXEC);
+    // The name must have an offset in a file.
+    headers[1] = (Elf64_Phdr){PT_INTERP, PF_R, -8ul, 0, 0, 17, 17, 1};
+    put_program(FILE_NAME, ET_EXEC, 0x400800, headers, 2);
+    CHECK(run() == REFUSED + EINVAL);
+    headers[1].p_offset = 1ul << 62;
+    put_program(FILE_NAME, ET_EXEC, 0x400800, headers, 2);
+    CHECK(run() == REFUSED + EIO);
     // A relative name begins in the working directory.
     chmod("/tmp/interpreter", 0755);
     headers[1] = (Elf64_Phdr){PT_INTERP, PF_R, 0x2905, 0, 0, 12, 12, 1};
@@ -259,6 +358,7 @@ int main(int argc, char **argv) {
     PART(superuser_programs_may_be_at_address_0);
     PART(movable_programs_may_have_any_addresses);
     PART(interpreters_are_checked);
+    PART(segments_are_checked_while_they_are_mapped);
     PART(writers_and_executions_exclude_each_other);
     PART(scripts_nest_five_times);
     PART(arguments_have_a_quarter_of_the_stack);

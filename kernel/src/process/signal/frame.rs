@@ -124,7 +124,8 @@ pub fn push(frame: &mut Frame, info: &Info, action: &Action, mask: u64) -> Resul
     (frame.rdi, frame.rsi, frame.rdx) = (info.signal.into(), at + INFO as u64 * 8, at + 8);
     frame.rax = 0;
     frame.rflags &= !(TRAP_FLAG | DIRECTION | RESUME);
-    (frame.cs, frame.ss, frame.vector) = (USER_CODE, USER_DATA, Frame::WHOLE);
+    (frame.cs, frame.ss) = (USER_CODE, USER_DATA);
+    frame.make_whole();
     // The handler begins with the vector registers, and the rights by protection keys, of a new program.
     VectorState::new().load();
     *Thread::user_vectors_mut(frame) = Vectors([[0; 16]; 16]);
@@ -188,7 +189,7 @@ fn restore(frame: &mut Frame) -> Result<u64, Errno> {
     ];
     general.into_iter().zip(&words[REGISTERS..]).for_each(|(register, value)| *register = *value);
     f.rflags = f.rflags & !OWN_FLAGS | words[SEGMENTS - 1] & OWN_FLAGS;
-    (f.vector, f.error, f.cs, f.ss) = (Frame::WHOLE, 0, USER_CODE, USER_DATA);
+    (f.vector, f.error, f.cs, f.ss) = (Frame::WHOLE, Frame::NO_CALL, USER_CODE, USER_DATA);
     let (rax, rsp) = (f.rax, f.rsp);
     image.load();
     *Thread::user_vectors_mut(frame) = image.vectors();
