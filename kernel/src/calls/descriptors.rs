@@ -74,7 +74,7 @@ fn pread(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, offset, ..] = frame.args();
     let parts = [[at, len.min(MAX_TRANSFER)]];
     let open = file(descriptor)?;
-    seekable_at(&open, offset)?;
+    takes_offset(&open, offset)?;
     Ok(open.read(Some(offset), &mut UserBuffer::new(&parts))? as u64)
 }
 
@@ -82,7 +82,7 @@ fn pwrite(frame: &mut Frame) -> Answer {
     let [descriptor, at, len, offset, ..] = frame.args();
     let parts = [[at, len.min(MAX_TRANSFER)]];
     let open = file(descriptor)?;
-    seekable_at(&open, offset)?;
+    takes_offset(&open, offset)?;
     put(&open, Some(offset), &mut UserBuffer::new(&parts))
 }
 
@@ -91,9 +91,13 @@ pub fn seekable(open: &Open) -> Result<(), Errno> {
     if open.file.can_seek() { Ok(()) } else { Err(errno::ESPIPE) }
 }
 
-/// Fails with EINVAL if the offset is too large, and with ESPIPE if the file has no positions.
-fn seekable_at(open: &Open, offset: u64) -> Result<(), Errno> {
-    if offset > i64::MAX as u64 { Err(Errno::EINVAL) } else { seekable(open) }
+/// Fails with EINVAL if the offset is too large, and with ESPIPE if calls cannot name offsets in the file.
+fn takes_offset(open: &Open, offset: u64) -> Result<(), Errno> {
+    match open.file.takes_offsets() {
+        _ if offset > i64::MAX as u64 => Err(Errno::EINVAL),
+        true => Ok(()),
+        false => Err(errno::ESPIPE),
+    }
 }
 
 /// Reads an array of `struct iovec` and returns the ranges in it.
@@ -132,7 +136,7 @@ fn place(open: &Open, offset: u64) -> Result<Option<u64>, Errno> {
     if offset == u64::MAX {
         return Ok(None);
     }
-    seekable_at(open, offset).map(|()| Some(offset))
+    takes_offset(open, offset).map(|()| Some(offset))
 }
 
 fn preadv(frame: &mut Frame) -> Answer {

@@ -84,7 +84,7 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let process = process_by(descriptor)?;
-    if process::find(process.pid).is_none() {
+    if process.is_forgotten() {
         return Err(Errno::ESRCH);
     }
     let to = match descriptor as i32 {
@@ -94,8 +94,11 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
     match to {
         TO_THREAD => {
             let tid = if descriptor as i32 == SELF_THREAD { current().tid() } else { process.pid };
-            let (_, thread) = process::find_thread(tid).ok_or(Errno::ESRCH)?;
-            signals::send_with(&process, Some(&thread), signal, info)?;
+            let (_, thread) = process::find_task(tid).ok_or(Errno::ESRCH)?;
+            // A signal to a first thread that has ended has no effect.
+            if thread.is_some() {
+                signals::send_with(&process, thread.as_ref(), signal, info)?;
+            }
         }
         TO_GROUP => {
             let is_member = |other: &Arc<Process>| other.group.load(Relaxed) == process.pid;

@@ -140,7 +140,8 @@ fn trace_me() -> Answer {
 /// Attaches to a thread. Stops the thread, unless `options` is given (PTRACE_SEIZE).
 fn attach(pid: u64, options: Option<u64>) -> Answer {
     let here = current().process();
-    let (process, thread) = process::find_thread(pid as i32 as u32).ok_or(Errno::ESRCH)?;
+    let (process, thread) = process::find_task(pid as i32 as u32).ok_or(Errno::ESRCH)?;
+    let thread = thread.ok_or(Errno::EPERM)?;
     if Arc::ptr_eq(here, &process) {
         return Err(Errno::EPERM);
     }

@@ -36,11 +36,12 @@ fn sched_yield(_: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Returns the thread with this number, or the calling thread for 0.
-fn thread(tid: u64) -> Result<Arc<Thread>, Errno> {
+/// Returns the thread with this number, or the calling thread for 0. Returns `None` for a first thread that has
+/// ended and still has its number.
+fn thread(tid: u64) -> Result<Option<Arc<Thread>>, Errno> {
     match tid as i32 {
-        0 => Ok(Thread::hold_current()),
-        tid @ 1.. => process::find_thread(tid as u32).map(|(_, thread)| thread).ok_or(Errno::ESRCH),
+        0 => Ok(Some(Thread::hold_current())),
+        tid @ 1.. => process::find_task(tid as u32).map(|(_, thread)| thread).ok_or(Errno::ESRCH),
         _ => Err(Errno::EINVAL),
     }
 }
@@ -55,7 +56,7 @@ fn getaffinity(frame: &mut Frame) -> Answer {
     if bytes < 8 || !bytes.is_multiple_of(8) {
         return Err(Errno::EINVAL);
     }
-    let mask = thread(tid)?.affinity.load(Relaxed) & all_cpus();
+    let mask = thread(tid)?.map_or(u64::MAX, |thread| thread.affinity.load(Relaxed)) & all_cpus();
     UserPtr::<u64>::new(out).write(&mask)?;
     Ok(8)
 }
@@ -69,8 +70,10 @@ fn setaffinity(frame: &mut Frame) -> Answer {
     if mask == 0 {
         return Err(Errno::EINVAL);
     }
-    thread.affinity.store(mask, Relaxed);
-    scheduler::renew_place(&thread);
+    if let Some(thread) = thread {
+        thread.affinity.store(mask, Relaxed);
+        scheduler::renew_place(&thread);
+    }
     Ok(0)
 }
 

@@ -215,29 +215,32 @@ fn kill(frame: &mut Frame) -> Answer {
     answer
 }
 
-/// Returns the thread `tid` and its process. If `pid` is given, the thread must belong to that process.
-fn thread(pid: Option<u64>, tid: u64) -> Result<(Arc<Process>, Arc<Thread>), Errno> {
+/// Sends a signal to the thread `tid`. If `pid` is given, the thread must belong to that process. A signal to a
+/// first thread that has ended has no effect.
+fn send_to_thread(pid: Option<u64>, tid: u64, info: impl FnOnce() -> Result<Info, Errno>) -> Answer {
     let is_number = |id: u64| id as i32 > 0;
     if !is_number(tid) || pid.is_some_and(|pid| !is_number(pid)) {
         return Err(Errno::EINVAL);
     }
-    let found = process::find_thread(tid as u32).ok_or(Errno::ESRCH)?;
-    match pid {
-        Some(pid) if found.0.pid != pid as u32 => Err(Errno::ESRCH),
-        _ => Ok(found),
+    let (process, thread) = process::find_task(tid as u32).ok_or(Errno::ESRCH)?;
+    if pid.is_some_and(|pid| process.pid != pid as u32) {
+        return Err(Errno::ESRCH);
     }
+    let info = info()?;
+    if thread.is_some() {
+        send(&process, thread.as_ref(), info)?;
+    }
+    Ok(0)
 }
 
 fn tkill(frame: &mut Frame) -> Answer {
     let [tid, signal, ..] = frame.args();
-    let (process, thread) = thread(None, tid)?;
-    send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
+    send_to_thread(None, tid, || Ok(Info::from_here(number(signal)?, SI_TKILL)))
 }
 
 fn tgkill(frame: &mut Frame) -> Answer {
     let [pid, tid, signal, ..] = frame.args();
-    let (process, thread) = thread(Some(pid), tid)?;
-    send(&process, Some(&thread), Info::from_here(number(signal)?, SI_TKILL)).map(|()| 0)
+    send_to_thread(Some(pid), tid, || Ok(Info::from_here(number(signal)?, SI_TKILL)))
 }
 
 /// Reads the information that a program has composed for a signal to the process `pid`. Fails with EPERM if
@@ -269,15 +272,14 @@ pub fn send_with(
 fn sigqueueinfo(frame: &mut Frame) -> Answer {
     let [pid, signal, at, ..] = frame.args();
     let info = info(signal, at, pid as u32)?;
-    let process = process::find(pid as u32).ok_or(Errno::ESRCH)?;
+    let process = process::of_thread(pid as u32).ok_or(Errno::ESRCH)?;
     send(&process, None, info).map(|()| 0)
 }
 
 fn tgsigqueueinfo(frame: &mut Frame) -> Answer {
     let [pid, tid, signal, at, ..] = frame.args();
     let info = info(signal, at, pid as u32)?;
-    let (process, thread) = thread(Some(pid), tid)?;
-    send(&process, Some(&thread), info).map(|()| 0)
+    send_to_thread(Some(pid), tid, || Ok(info))
 }
 
 /// `si_code` of signals that tkill and tgkill send.

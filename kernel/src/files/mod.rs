@@ -112,6 +112,11 @@ pub trait File: Send + Sync {
         false
     }
 
+    /// Returns true if pread and pwrite may name an offset in a file of this kind.
+    fn takes_offsets(&self) -> bool {
+        self.can_seek()
+    }
+
     /// Returns the pages that read, write and mmap share, if the file is memory.
     fn mapping(&self) -> Option<&Counted<Mapping<Machine>>> {
         None

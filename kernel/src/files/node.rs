@@ -125,7 +125,7 @@ impl File for NodeFile {
                     next.take(PART).collect()
                 }
                 Kind::Listing(listing) => {
-                    let names = listing.names(last.next.max(from) - DOTS).into_iter();
+                    let names = listing.names(last.next.max(from) - DOTS)?.into_iter();
                     let inode = self.0.inode + 1;
                     names.map(|name| entry(inode, DOTS + name.next, &name.name, name.kind)).collect()
                 }

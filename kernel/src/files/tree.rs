@@ -161,11 +161,15 @@ pub type Maker = Box<dyn Fn() -> Result<Arc<dyn File>, Errno> + Send + Sync>;
 
 /// A directory whose entries are made on demand.
 pub trait Listing: Send + Sync {
+    /// Checks that the directory may be searched. Called for every name, `.` and `..` included.
+    fn search(&self) -> Result<(), Errno> {
+        Ok(())
+    }
     /// Returns the node with this name, made for this lookup.
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno>;
     /// Returns the next names from position `from` on, in the order of their positions. The result may lack
     /// further names; an empty result means that no name is left. The first position is 0.
-    fn names(&self, from: u64) -> Vec<Listed>;
+    fn names(&self, from: u64) -> Result<Vec<Listed>, Errno>;
 }
 
 /// A name in a [`Listing`].
@@ -411,7 +415,7 @@ pub fn root() -> Arc<Node> {
 ///
 /// # Errors
 ///
-/// ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP.
+/// ENOENT, ENOTDIR, ENAMETOOLONG, ELOOP; ESRCH in the folder of a process that does not exist any more.
 pub fn lookup(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Arc<Node>, Errno> {
     walk(from, path, follow)?.node.ok_or(Errno::ENOENT)
 }
@@ -475,6 +479,9 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
         let last = left.is_empty();
         if !here.is_directory() {
             return Err(errno::ENOTDIR);
+        }
+        if let Kind::Listing(listing) = &here.kind {
+            listing.search()?;
         }
         if &*name == b"." || &*name == b".." {
             let up = if name.len() == 2 { here.parent.lock().upgrade() } else { None };

@@ -5,7 +5,7 @@
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree::Node};
 use crate::proc::maps::space;
-use crate::process::Process;
+use crate::proc::subject::Subject;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -13,12 +13,12 @@ use freehold::error::Errno;
 use freehold::report::clear_refs::ClearRefs;
 
 /// Makes the file for a process.
-pub fn clear_refs(process: Arc<Process>) -> Arc<Node> {
-    Node::made(0o200, Box::new(move || Ok(Arc::new(Switch(process.clone())) as Arc<dyn File>)))
+pub fn clear_refs(of: Subject) -> Arc<Node> {
+    Node::made(0o200, Box::new(move || Ok(Arc::new(Switch(of.clone())) as Arc<dyn File>)))
 }
 
 /// The file clear_refs of a process.
-struct Switch(Arc<Process>);
+struct Switch(Subject);
 
 /// Maximum number of bytes of a write, as on Linux.
 const MAX_WRITE: usize = 12;
@@ -44,16 +44,20 @@ impl File for Switch {
         let mut text = [0; MAX_WRITE];
         let taken = from.get(&mut text)?;
         let clear = |which| {
-            if let Some(space) = space(&self.0) {
+            if let Some(space) = space(&self.0.process) {
                 space.clear_refs(which);
             }
         };
-        match number(&text[..taken])? {
+        let number = number(&text[..taken])?;
+        self.0.exists()?;
+        match number {
             1 => clear(ClearRefs::All),
             2 => clear(ClearRefs::Anonymous),
             3 => clear(ClearRefs::Mapped),
-            4 => space(&self.0).map_or(Ok(()), |space| space.clear_soft_dirty()).map_err(|_| Errno::EINTR)?,
-            5 => self.0.usage.peak_resident.store(0, Relaxed),
+            4 => space(&self.0.process)
+                .map_or(Ok(()), |space| space.clear_soft_dirty())
+                .map_err(|_| Errno::EINTR)?,
+            5 => self.0.process.usage.peak_resident.store(0, Relaxed),
             _ => return Err(Errno::EINVAL),
         }
         Ok(taken)

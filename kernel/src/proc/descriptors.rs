@@ -5,8 +5,8 @@
 
 use crate::files::tree::{self, Jump, Listed, Listing, Node};
 use crate::files::{node::node_of, open::Open};
+use crate::proc::subject::Subject;
 use crate::proc::text::{LINKED, PLAIN, number, text};
-use crate::process::Process;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::sync::Arc;
@@ -16,9 +16,8 @@ use freehold::error::Errno;
 
 /// The folder fd or, with `infos`, the folder fdinfo.
 pub struct Folder {
-    pub process: Arc<Process>,
-    /// The number of the thread that has the descriptors.
-    pub tid: u32,
+    /// The thread that has the descriptors.
+    pub of: Subject,
     pub infos: bool,
 }
 
@@ -64,27 +63,35 @@ fn path_of(node: &Arc<Node>, opened: &[u8]) -> Vec<u8> {
 const DELETED: &[u8] = b" (deleted)";
 
 impl Listing for Folder {
+    fn search(&self) -> Result<(), Errno> {
+        // On Linux, only fdinfo makes this check.
+        if self.infos { self.of.exists() } else { Ok(()) }
+    }
+
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         let descriptor = number(name).ok().and_then(|n| u64::try_from(n).ok()).ok_or(Errno::ENOENT)?;
-        let thread = self.process.thread(self.tid).ok_or(Errno::ENOENT)?;
+        let thread = self.of.process.thread(self.of.tid()).ok_or(Errno::ENOENT)?;
         let open = thread.files.get(descriptor).map_err(|_| Errno::ENOENT)?;
         if !self.infos {
             return Ok(Node::jump(Box::new(Opened(open))));
         }
+        let of = self.of.clone();
         Ok(text(move || {
+            of.process.thread(of.tid()).ok_or(Errno::ENOENT)?;
             let (position, flags) = (open.position(), open.flags.load(Relaxed));
             Ok(format!("pos:\t{position}\nflags:\t0{flags:o}\nmnt_id:\t1\n").into_bytes())
         }))
     }
 
-    fn names(&self, from: u64) -> Vec<Listed> {
+    fn names(&self, from: u64) -> Result<Vec<Listed>, Errno> {
         /// Number of names that one call returns.
         const AT_ONCE: usize = 64;
         let kind = if self.infos { PLAIN } else { LINKED };
         // The position of a descriptor is its number, so that a program which closes descriptors while it
         // reads the folder misses none.
         let listed = |n| Listed { next: n as u64 + 1, name: format!("{n}").into_bytes(), kind };
-        let Some(thread) = self.process.thread(self.tid) else { return Vec::new() };
-        thread.files.numbers(from as usize, AT_ONCE).into_iter().map(listed).collect()
+        self.of.exists().map_err(|_| Errno::ENOENT)?;
+        let Some(thread) = self.of.process.thread(self.of.tid()) else { return Ok(Vec::new()) };
+        Ok(thread.files.numbers(from as usize, AT_ONCE).into_iter().map(listed).collect())
     }
 }

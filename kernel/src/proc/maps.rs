@@ -3,13 +3,14 @@
 //! and paths of the kernel's files, and the format of lines.
 //!
 //! A file has a reference to its process and none to the address space, so the file is empty after the
-//! process has ended. No lock is held while text is made or copied. The program may change its mappings
+//! process has ended. maps and smaps fail with ESRCH once the process has been waited for (`proc/subject.rs`). No lock is held while text is made or copied. The program may change its mappings
 //! between two reads of a file; as on Linux, a later read continues behind the last VMA. The program
 //! `usage.c` of the tests checks smaps, `files.c` checks maps, and `pagemap.c` checks pagemap. The test `transcript` compares maps with
 //! Linux's.
 
 use super::query::{PROCMAP_QUERY, query};
 use super::scan::{PAGEMAP_SCAN, scan};
+use super::subject::Subject;
 use crate::arch::lock::SpinLock;
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
@@ -127,6 +128,7 @@ impl Opened {
 
 /// The file maps or smaps. Its text is made in parts while it is read, because there may be very many lines.
 pub struct Lines {
+    of: Subject,
     opened: Opened,
     /// True for smaps.
     detailed: bool,
@@ -152,8 +154,9 @@ const PART: usize = 4096;
 
 impl Lines {
     /// Makes the file maps or, with `detailed`, smaps.
-    pub fn new(process: Arc<Process>, detailed: bool) -> Self {
-        Lines { opened: Opened::new(process), detailed, made: SpinLock::new(Made::default()) }
+    pub fn new(of: Subject, detailed: bool) -> Self {
+        let opened = Opened::new(of.process.clone());
+        Lines { of, opened, detailed, made: SpinLock::new(Made::default()) }
     }
 }
 
@@ -198,6 +201,7 @@ impl Made {
 
 impl File for Lines {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        self.of.exists()?;
         let space = self.opened.space();
         // The part is moved out of `made`, so no lock is held while it is used. A task that reads
         // concurrently makes its own part.
@@ -244,8 +248,13 @@ impl File for Lines {
 }
 
 /// Returns the sum of all entries of smaps.
-pub fn rollup(process: &Process) -> Vec<u8> {
-    space(process).map_or_else(Vec::new, |space| format!("{}", space.smaps_rollup()).into_bytes())
+///
+/// # Errors
+///
+/// ESRCH if the process has ended.
+pub fn rollup(process: &Process) -> Result<Vec<u8>, Errno> {
+    let space = space(process).ok_or(Errno::ESRCH)?;
+    Ok(format!("{}", space.smaps_rollup()).into_bytes())
 }
 
 /// The file mem: the memory of a process, accessed as a debugger accesses it.

@@ -7,6 +7,7 @@
 //! | [`system`] | the system as a whole: meminfo, cpuinfo, stat… |
 //! | [`settings`] | /proc/sys |
 //! | [`process`] | the folders of processes |
+//! | [`subject`] | the process or thread of a folder, and whether it still exists |
 //! | [`maps`] | reports of what is mapped: maps, smaps, pagemap, mem |
 //! | [`query`] | the request of maps for one VMA |
 //! | [`scan`] | the request of pagemap for ranges of pages |
@@ -29,6 +30,7 @@ pub mod process;
 pub mod query;
 pub mod scan;
 pub mod settings;
+pub mod subject;
 pub mod sys;
 pub mod system;
 pub mod text;
@@ -94,7 +96,7 @@ impl Listing for Root {
         process::folder(pid)
     }
 
-    fn names(&self, from: u64) -> Vec<Listed> {
+    fn names(&self, from: u64) -> Result<Vec<Listed>, Errno> {
         let mut names = Vec::new();
         for name in ["self", "thread-self", "mounts"] {
             names.push((name.into(), LINKED));
@@ -104,7 +106,7 @@ impl Listing for Root {
         }
         names.extend(system::FILES.iter().map(|(name, _)| ((*name).into(), PLAIN)));
         names.extend(processes::pids().iter().map(|pid| (alloc::format!("{pid}").into_bytes(), FOLDER)));
-        listed(names, from)
+        Ok(listed(names, from))
     }
 }
 
@@ -124,7 +126,7 @@ impl Listing for Ipc {
         }
     }
 
-    fn names(&self, from: u64) -> Vec<Listed> {
-        listed(["shm", "sem", "msg"].map(|name| (name.into(), PLAIN)).into(), from)
+    fn names(&self, from: u64) -> Result<Vec<Listed>, Errno> {
+        Ok(listed(["shm", "sem", "msg"].map(|name| (name.into(), PLAIN)).into(), from))
     }
 }

@@ -11,8 +11,8 @@ use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listed, Listing, Node, listed};
 use crate::files::{File, names};
 use crate::proc::maps::{self, Memory, Opened, Pages, space};
-use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text};
-use crate::proc::{clear_refs::clear_refs, descriptors::Folder};
+use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text, text_if};
+use crate::proc::{clear_refs::clear_refs, descriptors::Folder, subject::Subject};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
 use crate::process::{
@@ -35,20 +35,30 @@ use freehold::space::Arguments;
 use linux_raw_sys::general::{RLIM_NLIMITS, RLIMIT_SIGPENDING};
 
 /// A function that makes the text of a file.
-type Text = fn(&Process) -> Vec<u8>;
+type Text = fn(&Process) -> Result<Vec<u8>, Errno>;
+
+/// The time for which a file of text can be used.
+#[derive(Clone, Copy)]
+enum Usable {
+    /// The file can be read as long as the process or thread exists.
+    WhileKnown,
+    /// The file can be opened until the process ends; then, the open fails with this error. The open file can be
+    /// read for ever.
+    UntilEnd(Errno),
+}
 
 /// The files of text that cannot be written and are the same for all threads of a process.
-const TEXTS: &[(&str, Text)] = &[
-    ("smaps_rollup", maps::rollup),
-    ("statm", statm),
-    ("cmdline", |process| strings(process, false)),
-    ("environ", |process| strings(process, true)),
-    ("limits", limits),
-    ("mounts", mounts),
-    ("mountinfo", mountinfo),
-    ("auxv", auxv),
-    ("cgroup", |_| b"0::/\n".to_vec()),
-    ("numa_maps", numa_maps),
+const TEXTS: &[(&str, Usable, Text)] = &[
+    ("smaps_rollup", Usable::UntilEnd(Errno::ESRCH), maps::rollup),
+    ("statm", Usable::WhileKnown, |process| Ok(statm(process))),
+    ("cmdline", Usable::WhileKnown, |process| Ok(strings(process, false))),
+    ("environ", Usable::UntilEnd(Errno::ESRCH), |process| Ok(strings(process, true))),
+    ("limits", Usable::WhileKnown, |process| Ok(limits(process))),
+    ("mounts", Usable::UntilEnd(Errno::EINVAL), |_| Ok(mounts())),
+    ("mountinfo", Usable::UntilEnd(Errno::EINVAL), |_| Ok(mountinfo())),
+    ("auxv", Usable::UntilEnd(Errno::ESRCH), |process| Ok(auxv(process))),
+    ("cgroup", Usable::WhileKnown, |_| Ok(b"0::/\n".to_vec())),
+    ("numa_maps", Usable::WhileKnown, |process| Ok(numa_maps(process))),
 ];
 
 /// The symbolic links in a folder.
@@ -64,57 +74,71 @@ pub fn folder(pid: u32) -> Result<Arc<Node>, Errno> {
         Some(process) => (process, None),
         None => process::find_thread(pid).map(|(process, _)| (process, Some(pid))).ok_or(Errno::ENOENT)?,
     };
-    Ok(Node::listing(Box::new(Of { process, thread })))
+    Ok(Node::listing(Box::new(Of(Subject { process, thread }))))
 }
 
-/// The folder of a process or a thread.
-struct Of {
-    process: Arc<Process>,
-    /// The number of the thread, if this is the folder of a thread; the folder then contains no `task`.
-    thread: Option<u32>,
-}
+/// The folder of a process or a thread. The folder of a thread contains no `task`.
+struct Of(Subject);
 
-impl Of {
-    /// Returns the number of the thread that the folder shows.
-    fn tid(&self) -> u32 {
-        self.thread.unwrap_or(self.process.pid)
-    }
+/// Makes a file of text that can be read as long as the process or thread exists.
+fn known(of: Subject, make: impl Fn(&Subject) -> Vec<u8> + Send + Sync + 'static) -> Arc<Node> {
+    text(move || of.exists().map(|()| make(&of)))
 }
 
 impl Listing for Of {
+    fn search(&self) -> Result<(), Errno> {
+        // The folder of a thread that has ended has no names instead.
+        if self.0.thread.is_some() { Ok(()) } else { self.0.exists() }
+    }
+
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
-        let (process, tid) = (self.process.clone(), self.tid());
-        if let Some((_, make)) = TEXTS.iter().find(|(file, _)| file.as_bytes() == name) {
-            return Ok(text(move || Ok(make(&process))));
+        let of = self.0.clone();
+        of.exists().map_err(|_| Errno::ENOENT)?;
+        if let Some((_, usable, make)) = TEXTS.iter().find(|(file, ..)| file.as_bytes() == name) {
+            let admitted = of.clone();
+            return Ok(match *usable {
+                Usable::WhileKnown => text(move || of.exists().and_then(|()| make(&of.process))),
+                Usable::UntilEnd(error) => {
+                    text_if(move || admitted.has_memory().map_err(|_| error), move || make(&of.process))
+                }
+            });
         }
-        let opened = |mode, make: fn(Arc<Process>) -> Arc<dyn File>| {
-            let process = process.clone();
-            Ok(Node::made(mode, Box::new(move || Ok(make(process.clone())))))
+        let opened = |mode, make: fn(Subject) -> Result<Arc<dyn File>, Errno>| {
+            let of = of.clone();
+            Ok(Node::made(mode, Box::new(move || make(of.clone()))))
         };
+        let link = |what| Ok(Node::jump(Box::new(Link { process: of.process.clone(), what })));
         match name {
-            b"status" => Ok(text(move || Ok(status(&process, tid)))),
-            b"stat" => Ok(text(move || Ok(stat(&process, tid)))),
-            b"comm" => Ok(name_of(process, tid)),
-            b"oom_score_adj" => Ok(score(process)),
-            b"maps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, false))),
-            b"smaps" => opened(0o444, |process| Arc::new(maps::Lines::new(process, true))),
-            b"mem" => opened(0o600, |process| Arc::new(Memory(Opened::new(process)))),
-            b"pagemap" => opened(0o400, |process| Arc::new(Pages(Opened::new(process)))),
-            b"clear_refs" => Ok(clear_refs(process)),
-            b"coredump_filter" => Ok(setting(|| Ok(b"00000033\n".to_vec()), |_| Ok(()))),
-            b"exe" => Ok(Node::jump(Box::new(Link { process, what: "exe" }))),
-            b"cwd" => Ok(Node::jump(Box::new(Link { process, what: "cwd" }))),
-            b"root" => Ok(Node::jump(Box::new(Link { process, what: "root" }))),
-            b"fd" => Ok(Node::listing(Box::new(Folder { process, tid, infos: false }))),
-            b"fdinfo" => Ok(Node::listing(Box::new(Folder { process, tid, infos: true }))),
-            b"task" if self.thread.is_none() => Ok(Node::listing(Box::new(Threads(process)))),
+            b"status" => Ok(known(of, |of| status(&of.process, of.tid()))),
+            b"stat" => Ok(known(of, |of| stat(&of.process, of.tid()))),
+            b"comm" => Ok(name_of(of)),
+            b"oom_score_adj" => Ok(score(of)),
+            b"maps" => opened(0o444, |of| Ok(Arc::new(maps::Lines::new(of, false)))),
+            b"smaps" => opened(0o444, |of| Ok(Arc::new(maps::Lines::new(of, true)))),
+            b"mem" => opened(0o600, |of| {
+                of.has_memory()?;
+                Ok(Arc::new(Memory(Opened::new(of.process))))
+            }),
+            b"pagemap" => opened(0o400, |of| {
+                of.has_memory()?;
+                Ok(Arc::new(Pages(Opened::new(of.process))))
+            }),
+            b"clear_refs" => Ok(clear_refs(of)),
+            b"coredump_filter" => Ok(dump_filter(of)),
+            b"exe" => link("exe"),
+            b"cwd" => link("cwd"),
+            b"root" => link("root"),
+            b"fd" => Ok(Node::listing(Box::new(Folder { of, infos: false }))),
+            b"fdinfo" => Ok(Node::listing(Box::new(Folder { of, infos: true }))),
+            b"task" if of.thread.is_none() => Ok(Node::listing(Box::new(Threads(of)))),
             _ => Err(Errno::ENOENT),
         }
     }
 
-    fn names(&self, from: u64) -> Vec<Listed> {
+    fn names(&self, from: u64) -> Result<Vec<Listed>, Errno> {
+        self.0.exists().map_err(|_| Errno::ENOENT)?;
         let mut names: Vec<(Vec<u8>, u8)> = Vec::new();
-        names.extend(TEXTS.iter().map(|(name, _)| ((*name).into(), PLAIN)));
+        names.extend(TEXTS.iter().map(|(name, ..)| ((*name).into(), PLAIN)));
         let files = [
             "maps",
             "smaps",
@@ -130,39 +154,59 @@ impl Listing for Of {
         names.extend(files.map(|name| (name.into(), PLAIN)));
         names.extend(LINKS.iter().map(|name| ((*name).into(), LINKED)));
         for name in ["fd", "fdinfo", "task"] {
-            if name != "task" || self.thread.is_none() {
+            if name != "task" || self.0.thread.is_none() {
                 names.push((name.into(), FOLDER));
             }
         }
-        listed(names, from)
+        Ok(listed(names, from))
     }
 }
 
-/// Makes oom_score_adj. The number has no effect, but programs write it and read it back.
-fn score(process: Arc<Process>) -> Arc<Node> {
-    let other = process.clone();
-    let read = move || Ok(format!("{}\n", process.oom_score.load(Relaxed)).into_bytes());
+/// Makes oom_score_adj: see [`process::shortage`].
+fn score(of: Subject) -> Arc<Node> {
+    let other = of.clone();
+    let read = move || {
+        of.exists()?;
+        Ok(format!("{}\n", of.process.oom_score.load(Relaxed)).into_bytes())
+    };
     setting(read, move |text| {
         let score = Some(number(text)?).filter(|score| (-1000..=1000).contains(score));
-        other.oom_score.store(score.ok_or(Errno::EINVAL)?, Relaxed);
+        let score = score.ok_or(Errno::EINVAL)?;
+        other.exists()?;
+        other.process.oom_score.store(score, Relaxed);
         Ok(())
     })
 }
 
-/// The folder task.
-struct Threads(Arc<Process>);
+/// Makes coredump_filter. The filter has no effect, and is empty once the process has no memory.
+fn dump_filter(of: Subject) -> Arc<Node> {
+    let other = of.clone();
+    let read = move || {
+        of.exists()?;
+        Ok(of.has_memory().map_or(Vec::new(), |()| b"00000033\n".to_vec()))
+    };
+    setting(read, move |_| other.has_memory())
+}
+
+/// The folder task of a process.
+struct Threads(Subject);
 
 impl Listing for Threads {
-    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
-        let tid = number(name).map_err(|_| Errno::ENOENT)? as u32;
-        self.0.thread(tid).ok_or(Errno::ENOENT)?;
-        Ok(Node::listing(Box::new(Of { process: self.0.clone(), thread: Some(tid) })))
+    fn search(&self) -> Result<(), Errno> {
+        self.0.exists()
     }
 
-    fn names(&self, from: u64) -> Vec<Listed> {
-        let threads = self.0.threads.lock();
-        let names = threads.iter().map(|thread| (format!("{}", thread.tid()).into_bytes(), FOLDER));
-        listed(names.collect(), from)
+    fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
+        let tid = number(name).map_err(|_| Errno::ENOENT)? as u32;
+        let of = Subject { process: self.0.process.clone(), thread: Some(tid) };
+        of.exists().map_err(|_| Errno::ENOENT)?;
+        Ok(Node::listing(Box::new(Of(of))))
+    }
+
+    fn names(&self, from: u64) -> Result<Vec<Listed>, Errno> {
+        self.0.exists().map_err(|_| Errno::ENOENT)?;
+        let tids = self.0.process.tids().into_iter();
+        Ok(listed(tids.map(|tid| (format!("{tid}").into_bytes(), FOLDER)).collect(), from))
     }
 }
 
@@ -178,6 +222,9 @@ impl Jump for Link {
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
+        if self.process.status.lock().is_some() {
+            return Err(Errno::ENOENT);
+        }
         match self.what {
             "cwd" => Ok(self.process.place().directory.lock().clone()),
             "root" => Ok(tree::root()),
@@ -186,19 +233,24 @@ impl Jump for Link {
     }
 }
 
-/// Makes comm: the thread's name, which can be written.
-fn name_of(process: Arc<Process>, tid: u32) -> Arc<Node> {
-    let named = process.clone();
+/// Makes comm: the thread's name, which threads of the same process can write.
+fn name_of(of: Subject) -> Arc<Node> {
+    let named = of.clone();
     setting(
-        move || match process.thread(tid) {
-            Some(thread) => Ok([up_to_zero(&*thread.comm.lock()), b"\n"].concat()),
-            None => Ok([&*short_name(&process), b"\n"].concat()),
+        move || {
+            of.exists()?;
+            match of.process.thread(of.tid()) {
+                Some(thread) => Ok([up_to_zero(&*thread.comm.lock()), b"\n"].concat()),
+                None => Ok([&*short_name(&of.process), b"\n"].concat()),
+            }
         },
         move |text| {
-            let thread = named.thread(tid).ok_or(Errno::ESRCH)?;
-            if !is_here(&named) {
+            named.exists()?;
+            if !is_here(&named.process) {
                 return Err(Errno::EINVAL);
             }
+            // The name of a first thread that has ended is lost.
+            let Some(thread) = named.process.thread(named.tid()) else { return Ok(()) };
             let (text, mut name) = (up_to_zero(text), [0; 16]);
             let kept = text.len().min(15);
             name[..kept].copy_from_slice(&text[..kept]);
@@ -371,7 +423,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
         }
     }
-    let threads = process.threads.lock().len();
+    let threads = process.tids().len();
     let cpus = u64::MAX >> (64 - cpu::count());
     let most_queued = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let _ = write!(
@@ -393,7 +445,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
 fn stat(process: &Process, tid: u32) -> Vec<u8> {
     let name = short_name(process);
     let (letter, _) = state(process, tid);
-    let (parent, threads) = (process.parent_pid(), process.threads.lock().len());
+    let (parent, threads) = (process.parent_pid(), process.tids().len());
     let (total, resident) = sizes(process).map_or((0, 0), |s| (s.total * PAGE_SIZE, s.resident));
     let ticks = clock::now_ns() / 10_000_000;
     let space = process.space.lock().clone();
@@ -453,7 +505,7 @@ fn limits(process: &Process) -> Vec<u8> {
 }
 
 /// Makes mounts.
-fn mounts(_: &Process) -> Vec<u8> {
+fn mounts() -> Vec<u8> {
     let mut out = b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n\
         tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
         .to_vec();
@@ -473,7 +525,7 @@ fn escaped(path: &[u8]) -> Vec<u8> {
 }
 
 /// Makes mountinfo. Lists only the mounts that always exist.
-fn mountinfo(_: &Process) -> Vec<u8> {
+fn mountinfo() -> Vec<u8> {
     b"1 0 0:1 / / rw - tmpfs tmpfs rw\n2 1 0:2 / /proc rw - proc proc rw\n3 1 0:3 / /sys rw - sysfs sysfs rw\n"
         .to_vec()
 }

@@ -21,6 +21,8 @@ pub const LINKED: u8 = (LINK >> 12) as u8;
 /// `d_type` of a regular file.
 pub const PLAIN: u8 = (REGULAR >> 12) as u8;
 
+/// A function that decides whether the file can be opened.
+type Admit = Arc<dyn Fn() -> Result<(), Errno> + Send + Sync>;
 /// A function that generates the text.
 type Make = Arc<dyn Fn() -> Result<Vec<u8>, Errno> + Send + Sync>;
 /// A function that takes a written text.
@@ -36,7 +38,15 @@ struct Text {
 
 /// Makes a text file.
 pub fn text(make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static) -> Arc<Node> {
-    file(0o444, Arc::new(make), None)
+    text_if(|| Ok(()), make)
+}
+
+/// Makes a text file that can be opened only if `admit` succeeds.
+pub fn text_if(
+    admit: impl Fn() -> Result<(), Errno> + Send + Sync + 'static,
+    make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static,
+) -> Arc<Node> {
+    file(0o444, Arc::new(admit), Arc::new(make), None)
 }
 
 /// Makes a text file that passes written text to `take`.
@@ -44,12 +54,13 @@ pub fn setting(
     make: impl Fn() -> Result<Vec<u8>, Errno> + Send + Sync + 'static,
     take: impl Fn(&[u8]) -> Result<(), Errno> + Send + Sync + 'static,
 ) -> Arc<Node> {
-    file(0o644, Arc::new(make), Some(Arc::new(take)))
+    file(0o644, Arc::new(|| Ok(())), Arc::new(make), Some(Arc::new(take)))
 }
 
 /// Makes the node of a text file.
-fn file(mode: u32, make: Make, take: Option<Take>) -> Arc<Node> {
+fn file(mode: u32, admit: Admit, make: Make, take: Option<Take>) -> Arc<Node> {
     let maker = move || {
+        admit()?;
         let (make, take) = (make.clone(), take.clone());
         Ok(Arc::new(Text { make, take, text: SpinLock::new(None) }) as Arc<dyn File>)
     };

@@ -211,6 +211,9 @@ pub struct Process {
     pub dumping: SpinLock<Option<usize>>,
     /// The exit status that the parent sees; `None` until the last thread has ended.
     pub status: SpinLock<Option<Status>>,
+    /// True once the parent has waited for the process, or the process has ended without being waited for. Set
+    /// under the lock of [`ALL`]. Relaxed: the flag publishes no other memory.
+    is_forgotten: AtomicBool,
     /// The limit on descriptors, for the tables of the threads. [`renew`] sets it.
     pub descriptor_limit: Limit,
     /// The working directory and the mask.
@@ -302,6 +305,7 @@ impl Process {
             ending: SpinLock::new(None),
             dumping: SpinLock::new(None),
             status: SpinLock::new(None),
+            is_forgotten: AtomicBool::new(false),
             descriptor_limit: Arc::new(AtomicUsize::new(usize::MAX)),
             place: SpinLock::new(Place::new(tree::root(), 0o022)),
             exe: SpinLock::new(None),
@@ -387,6 +391,26 @@ impl Process {
     /// Returns the thread with this number, if it has not ended.
     pub fn thread(&self, tid: u32) -> Option<Arc<Thread>> {
         self.threads.lock().iter().find(|thread| thread.tid() == tid).cloned()
+    }
+
+    /// Returns true once the parent has waited for the process: the process has no number any more.
+    pub fn is_forgotten(&self) -> bool {
+        self.is_forgotten.load(Relaxed)
+    }
+
+    /// Returns true if the number belongs to a thread of the process. The first thread keeps its number after its
+    /// end, until the parent has waited for the process.
+    pub fn has_thread(&self, tid: u32) -> bool {
+        if tid == self.pid { !self.is_forgotten() } else { self.thread(tid).is_some() }
+    }
+
+    /// Returns the numbers of the threads, as [`has_thread`](Self::has_thread) counts them. The first number is
+    /// that of the process.
+    pub fn tids(&self) -> Vec<u32> {
+        let threads = self.threads.lock();
+        let others = threads.iter().map(|thread| thread.tid()).filter(|tid| *tid != self.pid);
+        let first = (!self.is_forgotten()).then_some(self.pid);
+        first.into_iter().chain(others).collect()
     }
 
     /// Returns the parent's number, or 0.
@@ -512,7 +536,17 @@ pub fn find_thread(tid: u32) -> Option<(Arc<Process>, Arc<Thread>)> {
     find(tid).and_then(in_process).or_else(|| all().find_map(in_process))
 }
 
-/// Returns the process of the thread with this number. A process that has ended is found by its own number.
+/// Returns the thread with this number, and its process. The thread is `None` if it is a first thread that has
+/// ended and whose process has not been waited for.
+pub fn find_task(tid: u32) -> Option<(Arc<Process>, Option<Arc<Thread>>)> {
+    match find_thread(tid) {
+        Some((process, thread)) => Some((process, Some(thread))),
+        None => find(tid).map(|process| (process, None)),
+    }
+}
+
+/// Returns the process of the thread with this number. The first thread of a process keeps its number after its
+/// end, until the parent has waited for the process.
 pub fn of_thread(tid: u32) -> Option<Arc<Process>> {
     find(tid).or_else(|| find_thread(tid).map(|(process, _)| process))
 }
@@ -524,7 +558,12 @@ pub fn pids() -> Vec<u32> {
 
 /// Removes a process from the list of processes. Its number is not used again.
 pub fn forget(pid: u32) {
-    let gone = ALL.lock().remove(&pid);
+    let mut all = ALL.lock();
+    let gone = all.remove(&pid);
+    if let Some(process) = &gone {
+        process.is_forgotten.store(true, Relaxed);
+    }
+    drop(all);
     drop(gone);
 }
 

@@ -1,8 +1,10 @@
-//! Descriptors of processes (pidfd_open(2)). A pidfd is readable once its process has ended.
+//! Descriptors of processes (pidfd_open(2)). A pidfd is readable once its process has ended, and also hung up once
+//! the parent has waited for the process.
 //! `calls/pidfds.rs` has the calls; a clone with CLONE_PIDFD also makes a pidfd. The file keeps its reference
-//! to the process even after the process has ended. The program `processes.c` of the tests checks the file.
+//! to the process even after the process has ended. The programs `processes.c` and `ended.c` of the tests check the
+//! file.
 
-use crate::files::{File, READABLE, Stat, open::Open};
+use crate::files::{File, HUNG_UP, READABLE, Stat, open::Open};
 use crate::process::Process;
 use crate::sched::wait::Key;
 use alloc::sync::Arc;
@@ -19,11 +21,20 @@ pub fn open(process: &Arc<Process>, flags: u32) -> Arc<Open> {
 
 impl File for PidFile {
     fn stat(&self) -> Stat {
-        Stat { inode: self.0.pid.into(), mode: 0o600, links: 1, ..Stat::default() }
+        Stat { inode: self.0.pid.into(), mode: 0o700, links: 1, ..Stat::default() }
+    }
+
+    // As on Linux, pread and pwrite fail like read and write.
+    fn takes_offsets(&self) -> bool {
+        true
     }
 
     fn ready(&self) -> u32 {
-        if self.0.status.lock().is_some() { READABLE } else { 0 }
+        match *self.0.status.lock() {
+            None => 0,
+            Some(_) if self.0.is_forgotten() => READABLE | HUNG_UP,
+            Some(_) => READABLE,
+        }
     }
 
     fn ready_key(&self) -> Option<Key> {

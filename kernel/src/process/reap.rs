@@ -174,6 +174,7 @@ fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Fo
     drop(children);
     count(process, &child);
     process::forget(child.pid);
+    wait::wake(child.end_key(), usize::MAX);
     Ok(Some(Found { id: child.pid, process: child, event }))
 }
 
