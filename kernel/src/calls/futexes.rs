@@ -11,8 +11,9 @@ use crate::errno;
 use crate::platform::user::{self, UserPtr};
 use crate::process::futex::{self, Word};
 use crate::process::{self, signal::restart::deadline_after};
-use crate::sched::current;
+use crate::sched::{Thread, current};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 
@@ -37,7 +38,7 @@ fn call(frame: &mut Frame) -> Answer {
     }
     // For a wake, the word of a shared futex must be readable. The word of a private futex needs only a valid
     // address. `load` also refuses addresses that are not aligned.
-    if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET) {
+    if matches!(command, FUTEX_WAKE | FUTEX_WAKE_BITSET | FUTEX_WAKE_OP | FUTEX_REQUEUE) {
         match word.private && at.is_multiple_of(4) {
             true => user::check(at, 4)?,
             false => user::load(at).map(|_| ())?,
@@ -53,14 +54,14 @@ fn call(frame: &mut Frame) -> Answer {
         FUTEX_WAKE => Ok(word.wake(value as usize, u32::MAX) as u64),
         FUTEX_WAKE_BITSET => Ok(word.wake(value as usize, bits) as u64),
         FUTEX_CMP_REQUEUE if user::load(at)? != bits => Err(Errno::EAGAIN),
-        asked @ (FUTEX_REQUEUE | FUTEX_CMP_REQUEUE) => {
+        FUTEX_REQUEUE | FUTEX_CMP_REQUEUE => {
             if (value as i32) < 0 || (timeout as i32) < 0 {
                 return Err(Errno::EINVAL);
             }
             user::load(second)?;
             let to = Word { at: second, private: word.private };
             let (woken, moved) = word.requeue(to, value as usize, timeout as u32 as usize);
-            Ok((woken + if asked == FUTEX_CMP_REQUEUE { moved } else { 0 }) as u64)
+            Ok((woken + moved) as u64)
         }
         FUTEX_WAKE_OP => {
             let to = Word { at: second, private: word.private };
@@ -154,20 +155,19 @@ fn set_robust_list(frame: &mut Frame) -> Answer {
     if bytes != 24 {
         return Err(Errno::EINVAL);
     }
-    current().robust_list.set((at, bytes));
+    current().robust_list.store(at, Relaxed);
     Ok(0)
 }
 
-/// Returns the robust list of the calling thread. Fails with EPERM for another thread, and with ESRCH if
-/// there is no thread with this number.
+/// Returns the robust list of a thread. Fails with ESRCH if there is no thread with this number.
 fn get_robust_list(frame: &mut Frame) -> Answer {
     let [tid, head, bytes, ..] = frame.args();
-    let thread = current();
-    if tid != 0 && tid != u64::from(thread.tid()) {
-        let found = process::find_thread(tid as u32);
-        return Err(if found.is_some() { Errno::EPERM } else { Errno::ESRCH });
-    }
-    let (at, _) = thread.robust_list.get();
+    let thread = match tid as u32 {
+        0 => Some(Thread::hold_current()),
+        tid => process::find_task(tid).ok_or(Errno::ESRCH)?.1,
+    };
+    // A first thread that has ended has no list.
+    let at = thread.map_or(0, |thread| thread.robust_list.load(Relaxed));
     UserPtr::<u64>::new(head).write(&at)?;
     UserPtr::<u64>::new(bytes).write(&24)?;
     Ok(0)

@@ -244,7 +244,7 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
     // As on Linux, the flags stay.
     thread.alternate_stack.set(AlternateStack { at: 0, bytes: 0, ..thread.alternate_stack.get() });
     thread.clear_tid.set(0);
-    thread.robust_list.set((0, 0));
+    thread.robust_list.store(0, Relaxed);
     thread.fs_base.set(UserAddr::ZERO);
     thread.gs_base.set(UserAddr::ZERO);
     scheduler::load_bases(thread);

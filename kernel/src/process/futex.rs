@@ -14,6 +14,7 @@ use crate::platform::user::{self, UserPtr};
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use crate::sched::{Thread, current};
 use alloc::vec::Vec;
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::Object;
@@ -130,7 +131,7 @@ pub fn sleep_until(deadline: u64) -> Result<(), Errno> {
 /// Marks the robust futexes that the ending thread holds, and wakes one waiter of each. The list is in the
 /// program's memory; an invalid entry ends the walk.
 pub fn release_robust(thread: &Thread) {
-    let (head, _) = thread.robust_list.get();
+    let head = thread.robust_list.load(Relaxed);
     if head == 0 {
         return;
     }

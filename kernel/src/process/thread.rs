@@ -42,8 +42,8 @@ pub struct PosixThread {
     /// Address of a futex word. At the end of the thread the word becomes 0 and the futex is woken
     /// (CLONE_CHILD_CLEARTID).
     pub clear_tid: Cell<u64>,
-    /// Address and size from set_robust_list.
-    pub robust_list: Cell<(u64, u64)>,
+    /// Address from set_robust_list. Relaxed: it publishes no memory of the kernel.
+    pub robust_list: AtomicU64,
     /// Blocked signals: see [`blocked`](Self::blocked).
     pub(super) blocked: AtomicU64,
     /// The blocked signals for which the thread waits in rt_sigtimedwait. Changed under the same lock as
@@ -106,7 +106,7 @@ impl Thread {
             files: FileTable::new(descriptors, &process.descriptor_limit),
             space: UnsafeCell::new(Some(space)),
             clear_tid: Cell::new(0),
-            robust_list: Cell::new((0, 0)),
+            robust_list: AtomicU64::new(0),
             blocked: AtomicU64::new(0),
             awaited: AtomicU64::new(0),
             pending: SpinLock::new(signal::Pending::default()),

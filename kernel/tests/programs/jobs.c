@@ -351,6 +351,17 @@ static void futexes_are_requeued(void) {
     CHECK(moved == 5);
     usleep(50000);
     CHECK(awake == 1);
+    // The call counts the sleepers that it wakes and moves, and an operation needs an aligned word.
+    CHECK(syscall(SYS_futex, &words[1], FUTEX_REQUEUE_PRIVATE, 0, 3L, &words[0], 0) == 3);
+    CHECK(syscall(SYS_futex, &words[0], FUTEX_REQUEUE_PRIVATE, 0, 3L, &words[1], 0) == 3);
+    void *odd = (char *)words + 1;
+    CHECK(syscall(SYS_futex, odd, FUTEX_REQUEUE_PRIVATE, 0, 3L, &words[1], 0) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_futex, odd, FUTEX_WAKE_OP_PRIVATE, 0, 0L, &words[1], 0) == -1 && errno == EINVAL);
+    void *head;
+    size_t bytes;
+    pid_t thread = 0;
+    for (pid_t tid = getpid() + 1; !thread; tid++) thread = syscall(SYS_tgkill, getpid(), tid, 0) ? 0 : tid;
+    CHECK(!syscall(SYS_get_robust_list, thread, &head, &bytes) && head && bytes == 24);
     CHECK(syscall(SYS_futex, &words[0], FUTEX_WAKE_PRIVATE, 10, 0, 0, 0) == 0);
     CHECK(syscall(SYS_futex, &words[1], FUTEX_WAKE_PRIVATE, 10, 0, 0, 0) == 4);
     for (int n = 0; n < 5; n++) CHECK(!pthread_join(threads[n], 0));
