@@ -18,6 +18,7 @@ pub const EFBIG: Errno = Errno(27);
 pub const ESPIPE: Errno = Errno(29);
 pub const EPIPE: Errno = Errno(32);
 pub const ERANGE: Errno = Errno(34);
+pub const EIDRM: Errno = Errno(43);
 pub const ENAMETOOLONG: Errno = Errno(36);
 pub const ENOSYS: Errno = Errno(38);
 pub const ENOTEMPTY: Errno = Errno(39);

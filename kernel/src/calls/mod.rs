@@ -34,6 +34,7 @@ mod poll;
 mod processes;
 mod ptrace;
 mod scheduling;
+pub mod semaphores;
 pub mod shm;
 mod signals;
 mod status;
@@ -84,6 +85,7 @@ static TABLE: [Call; COUNT] = {
         attributes::CALLS,
         poll::CALLS,
         events::CALLS,
+        semaphores::CALLS,
         shm::CALLS,
         policies::CALLS,
         pidfds::CALLS,

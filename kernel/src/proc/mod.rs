@@ -121,7 +121,12 @@ impl Listing for Ipc {
                 crate::process::segments::write_report(&mut out);
                 Ok(out)
             })),
-            b"sem" | b"msg" => Ok(text(|| Ok(Vec::new()))),
+            b"sem" => Ok(text(|| {
+                let mut out = Vec::new();
+                crate::process::semaphores::write_report(&mut out);
+                Ok(out)
+            })),
+            b"msg" => Ok(text(|| Ok(Vec::new()))),
             _ => Err(Errno::ENOENT),
         }
     }

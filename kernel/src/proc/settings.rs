@@ -34,6 +34,7 @@ const TEXTS: &[(&str, &str)] = &[
     ("kernel/osrelease", "6.12.0\n"),
     ("kernel/ostype", "Linux\n"),
     ("kernel/hostname", "freehold\n"),
+    ("kernel/sem", "32000\t1024000000\t500\t32000\n"),
     ("kernel/version", "#1 SMP Freehold\n"),
     ("kernel/random/boot_id", "46726565-686f-4c64-8000-000000000001\n"),
 ];

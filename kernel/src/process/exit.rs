@@ -18,7 +18,7 @@ use crate::platform::user::UserPtr;
 use crate::process::futex::{self, Word};
 use crate::process::signal::{self, IGNORE, Info, job};
 use crate::process::{
-    self, Process, dump, names::short_name, observer::observer, segments, status::Status, trace,
+    self, Process, dump, names::short_name, observer::observer, segments, semaphores, status::Status, trace,
 };
 use crate::sched::wait::{self, Sleep, Woken};
 use crate::sched::{Thread, current, scheduler, work};
@@ -154,6 +154,7 @@ fn become_zombie(process: &Arc<Process>) {
     // The last reference to a process may be dropped in an interrupt, where no file may be freed.
     process.leave_place();
     segments::forget();
+    semaphores::undo(process);
     let exe = process.exe.lock().take();
     drop(exe);
     tell(process, status);

@@ -11,7 +11,7 @@
 //! | [`trace`], [`dump`] | ptrace; core files |
 //! | [`shortage`] | the end of the process with the most memory, if memory is used up |
 //! | [`ids`], [`limits`], [`renew`] | users, resource limits and their effects |
-//! | [`settings`], [`segments`] | settings of /proc/sys; System V segments |
+//! | [`settings`], [`segments`], [`semaphores`] | settings of /proc/sys; System V segments and semaphores |
 //! | [`status`], [`names`], [`layout`] | exit statuses; names and the layout of programs for reports |
 //! | [`pidfd`], [`signalfd`] | descriptors of processes and of signals |
 //! | [`observer`], [`standstill`] | events for a recording; the report of a machine that makes no progress |
@@ -44,6 +44,7 @@ pub mod reap;
 pub mod renew;
 pub mod ring;
 pub mod segments;
+pub mod semaphores;
 pub mod settings;
 pub mod shortage;
 pub mod signal;
@@ -65,7 +66,7 @@ use crate::process::signal::types::{Action, Actions, Signals};
 use crate::process::{ids::Ids, itimers::Timers, limits::Limits, status::Status};
 use crate::sched::charge::Charge;
 use crate::sched::{Thread, wait::Key, work};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -256,6 +257,8 @@ pub struct Process {
     pub ids: SpinLock<Ids>,
     /// The resource limits.
     pub limits: SpinLock<Limits>,
+    /// Sets and numbers of the semaphores whose changes the end of the process undoes.
+    pub undone: SpinLock<BTreeSet<(u32, u16)>>,
     /// The timers that send signals.
     pub timers: SpinLock<Timers>,
     /// Counters for getrusage.
@@ -327,6 +330,7 @@ impl Process {
             session: AtomicU32::new(pid),
             ids: SpinLock::new(Ids::default()),
             limits: SpinLock::new(Limits::first()),
+            undone: SpinLock::new(BTreeSet::new()),
             timers: SpinLock::new(Timers::default()),
             usage: Usage::default(),
             programs: AtomicU32::new(0),
