@@ -34,8 +34,8 @@ pub const MAX_ALL: u64 = 1_024_000_000;
 pub const PLACES: u32 = 1 << 15;
 /// The key IPC_PRIVATE, for which semget always makes a new set.
 const PRIVATE: u32 = 0;
-/// Bytes of kernel memory for a recorded change.
-const UNDO_COST: usize = 64;
+/// Bytes of kernel memory for a recorded change, in the set and in its process.
+const UNDO_COST: usize = 96;
 /// Bytes of kernel memory for a semaphore.
 const VALUE_COST: usize = size_of::<u16>() + size_of::<u32>();
 
@@ -205,7 +205,8 @@ impl Set {
     pub fn operate(&self, operations: &[Operation], deadline: u64) -> Result<(), Errno> {
         let process = current().process();
         if operations.iter().any(|one| one.undoes) {
-            charge::admit()?;
+            // Recorded changes count as files, too.
+            charge::admit_to_files().map_err(|_| Errno::ENOMEM)?;
         }
         loop {
             let waiting = wait::enqueue(self.key(), u32::MAX);

@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
@@ -214,6 +215,31 @@ static void remove_segments(void) {
 
 static void left_segments(void) { survive(left_segment, remove_segments); }
 
+// Sets of semaphores, each with changes that the end of the process would undo.
+static int left_semaphores_of_one_set(long i) {
+    struct sembuf part[500];
+    (void)i;
+    int id = semget(IPC_PRIVATE, 32000, IPC_CREAT | 0600);
+    if (id < 0) return -1;
+    for (int from = 0; from < 32000; from += 500) {
+        for (int n = 0; n < 500; n++) part[n] = (struct sembuf){from + n, 1, SEM_UNDO};
+        if (semop(id, part, 500)) return -1;
+    }
+    return 0;
+}
+
+static void remove_semaphores(void) {
+    struct semid_ds info;
+    struct seminfo limits;
+    int last = semctl(0, 0, SEM_INFO, &limits);
+    for (int i = 0; i <= last; i++) {
+        int id = semctl(i, 0, SEM_STAT, &info);
+        if (id >= 0) CHECK(!semctl(id, 0, IPC_RMID));
+    }
+}
+
+static void left_semaphores(void) { survive(left_semaphores_of_one_set, remove_semaphores); }
+
 static int attribute(long i) {
     char path[64];
     sprintf(path, "/tmp/flood/%ld", i);
@@ -388,6 +414,7 @@ int main(int count, char **arguments) {
     PART(empty_files);
     PART(full_files);
     PART(left_segments);
+    PART(left_semaphores);
     PART(attributes);
     PART(watched_descriptors);
     PART(descriptors);
