@@ -1,5 +1,5 @@
 //! Calls on open files that a descriptor names: reading, writing, closing, copying of descriptors, pipes,
-//! sockets, fcntl. The functions that decode a descriptor or an array of `struct iovec` also serve the other
+//! fcntl. The functions that decode a descriptor or an array of `struct iovec` also serve the other
 //! files of this folder.
 //!
 //! A write takes the lock of the file's position and then the lock of the file's contents (`files/open.rs`).
@@ -9,10 +9,11 @@
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
+use crate::calls::sockets;
 use crate::errno;
 use crate::files::buffer::{Part, UserBuffer};
-use crate::files::{node::node_of, open::Open, pipe, socket, socket::Socket};
-use crate::platform::user::{self, UserPtr};
+use crate::files::{node::node_of, open::Open, pipe, socket::Socket};
+use crate::platform::user::UserPtr;
 use crate::process::{renew, signal};
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -43,11 +44,6 @@ pub const CALLS: Calls = &[
     (__NR_ioctl, ioctl),
     (__NR_pipe, pipe),
     (__NR_pipe2, pipe2),
-    (__NR_socketpair, socketpair),
-    (__NR_socket, no_socket),
-    (__NR_shutdown, shutdown),
-    (__NR_getsockname, socket_name),
-    (__NR_getsockopt, socket_option),
 ];
 
 /// Maximum number of bytes that one call transfers.
@@ -272,73 +268,6 @@ fn flock(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Answers `socket`: there are no sockets except pairs.
-fn no_socket(_: &mut Frame) -> Answer {
-    Err(errno::EAFNOSUPPORT)
-}
-
-/// Makes a pair of connected sockets. Supports only AF_UNIX and SOCK_STREAM.
-fn socketpair(frame: &mut Frame) -> Answer {
-    let [family, kind, _, out, ..] = frame.args();
-    if family as u32 != AF_UNIX {
-        return Err(errno::EAFNOSUPPORT);
-    }
-    let flags = kind as u32;
-    if flags & 0xf != SOCK_STREAM {
-        return Err(errno::EPROTONOSUPPORT);
-    }
-    let files = &current().files;
-    let (a, b) = socket::pair();
-    let open = |socket| Open::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK, b"socket:");
-    let a = files.add(open(a), 0, flags & O_CLOEXEC != 0)?;
-    let b = files.add(open(b), 0, flags & O_CLOEXEC != 0)?;
-    UserPtr::<[u32; 2]>::new(out).write(&[a as u32, b as u32])?;
-    Ok(0)
-}
-
-const AF_UNIX: u32 = 1;
-const SOCK_STREAM: u32 = 1;
-const SOL_SOCKET: u64 = 1;
-const SO_TYPE: u64 = 3;
-
-/// Calls `f` with the socket of a descriptor. Fails with ENOTSOCK if the file is no socket.
-fn with_socket<R>(descriptor: u64, f: impl FnOnce(&Socket) -> R) -> Result<R, Errno> {
-    let open = file(descriptor)?;
-    let socket = open.file.as_any().and_then(|any| any.downcast_ref()).ok_or(errno::ENOTSOCK)?;
-    Ok(f(socket))
-}
-
-fn shutdown(frame: &mut Frame) -> Answer {
-    let [descriptor, how @ 0..=2, ..] = frame.args() else { return Err(Errno::EINVAL) };
-    with_socket(descriptor, |socket| socket.shut_down(how != 1, how != 0)).map(|()| 0)
-}
-
-/// Returns the name of a socket: a socket of a pair has a family and no name.
-fn socket_name(frame: &mut Frame) -> Answer {
-    let [descriptor, name, bytes, ..] = frame.args();
-    with_socket(descriptor, |_| ())?;
-    store(name, bytes, &(AF_UNIX as u16).to_ne_bytes())
-}
-
-/// Returns an option of a socket. Supports only SO_TYPE.
-fn socket_option(frame: &mut Frame) -> Answer {
-    let [descriptor, level, option, value, bytes, ..] = frame.args();
-    with_socket(descriptor, |_| ())?;
-    match (level, option) {
-        (SOL_SOCKET, SO_TYPE) => store(value, bytes, &SOCK_STREAM.to_ne_bytes()),
-        _ => Err(errno::ENOPROTOOPT),
-    }
-}
-
-/// Stores the first bytes of `value` at `to`: as many as the length at `bytes` allows. Then writes the number
-/// of copied bytes to `bytes`.
-fn store(to: u64, bytes: u64, value: &[u8]) -> Answer {
-    let bytes = UserPtr::<u32>::new(bytes);
-    let count = value.len().min(bytes.read()? as usize);
-    user::copy_out(to, &value[..count])?;
-    bytes.write(&(count as u32)).map(|()| 0)
-}
-
 const FIOCLEX: u64 = 0x5451;
 const FIONCLEX: u64 = 0x5450;
 const FIONBIO: u64 = 0x5421;
@@ -396,6 +325,9 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
 ///
 /// Fails like [`Open::write`].
 pub fn put(open: &Open, at: Option<u64>, from: &mut UserBuffer<'_>) -> Answer {
+    if let Some(socket) = Socket::of(open) {
+        return sockets::send(open, socket, from, sockets::attached(Vec::new())?, 0);
+    }
     let written = open.write(at, from, renew::file_room);
     if written == Err(errno::EPIPE) {
         signal::to_itself(SIGPIPE);

@@ -12,7 +12,7 @@ use crate::errno;
 use crate::files::access::Writing;
 use crate::files::node::{NodeFile, node_of};
 use crate::files::tree::{self, Kind, Node};
-use crate::files::{File, fifo, names, open::Open};
+use crate::files::{File, SOCKET, fifo, names, open::Open};
 use crate::platform::user::{self, UserPtr};
 use crate::sched::current;
 use alloc::sync::Arc;
@@ -133,6 +133,8 @@ fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
         return Err(errno::ENOTDIR);
     }
     match &node.kind {
+        // A socket has no name by which it can be opened.
+        Kind::Device(device) if device.stat().mode & !0o7777 == SOCKET => Err(errno::ENXIO),
         Kind::Device(device) => Ok(device.clone()),
         Kind::Made(make) => make(),
         Kind::Fifo(pipe) => fifo::open(pipe, flags),

@@ -27,6 +27,7 @@ mod futexes;
 mod identity;
 mod memory;
 mod memory_options;
+mod messages;
 mod names;
 mod pidfds;
 mod policies;
@@ -37,6 +38,7 @@ mod scheduling;
 pub mod semaphores;
 pub mod shm;
 mod signals;
+mod sockets;
 mod status;
 mod system;
 mod time;
@@ -70,6 +72,8 @@ static TABLE: [Call; COUNT] = {
         memory::CALLS,
         files::CALLS,
         descriptors::CALLS,
+        sockets::CALLS,
+        messages::CALLS,
         processes::CALLS,
         futexes::CALLS,
         signals::CALLS,

@@ -1,5 +1,5 @@
-//! Pipes: a queue of bytes with ends for reading and for writing. Named pipes (`files/fifo.rs`) and sockets
-//! (`files/socket.rs`) are made of pipes.
+//! Pipes: a queue of bytes with ends for reading and for writing. Named pipes (`files/fifo.rs`) are made of
+//! pipes.
 //!
 //! The spin lock of the state guards the bytes and the counts of ends. This lock is never held while bytes
 //! are copied from or to a program. A reader holds a sleeping lock during its copy, so that other readers do
@@ -188,14 +188,6 @@ impl Pipe {
             Woken::Signal => Err(Errno::EINTR),
             _ => Ok(()),
         }
-    }
-
-    /// Ends the transfer of bytes in both directions, as if all ends were closed.
-    pub(super) fn end(&self) {
-        let mut state = self.state.lock();
-        state.open = [0; 2];
-        drop(state);
-        wait::wake(self.key(), usize::MAX);
     }
 
     /// Performs FIONREAD: stores the number of bytes in the pipe.

@@ -1,15 +1,16 @@
 //! The open files of a thread: the folders /proc/PID/fd and /proc/PID/fdinfo. A lookup reads the table of
-//! descriptors (`files/table.rs`). The link that a lookup returns keeps a reference to the open file, so the
-//! file stays open while the link exists. Names have Linux's forms, for example `pipe:[NUMBER]` and
-//! ` (deleted)`. The program `names.c` of the tests checks the links of deleted files.
+//! descriptors (`files/table.rs`). The link that a lookup returns keeps no file open, because an open link
+//! may be in flight in the queue of the socket to which it leads. Names have Linux's forms, for example
+//! `pipe:[NUMBER]` and ` (deleted)`. The program `names.c` of the tests checks the links of deleted files,
+//! and `sockets.c` those of sockets.
 
-use crate::files::tree::{self, Jump, Listed, Listing, Node};
-use crate::files::{node::node_of, open::Open};
+use crate::files::tree::{self, Jump, Kind, Listed, Listing, Node};
+use crate::files::{File, Stat, node::node_of, open::Open, socket::Socket};
 use crate::proc::subject::Subject;
 use crate::proc::text::{LINKED, PLAIN, number, text};
 use alloc::boxed::Box;
 use alloc::format;
-use alloc::sync::Arc;
+use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -22,16 +23,41 @@ pub struct Folder {
 }
 
 /// A link to an open file.
-struct Opened(Arc<Open>);
+struct Opened(Weak<Open>);
+
+/// Returns the open file.
+///
+/// # Errors
+///
+/// ENOENT if the file was closed.
+fn still_open(open: &Weak<Open>) -> Result<Arc<Open>, Errno> {
+    open.upgrade().ok_or(Errno::ENOENT)
+}
 
 impl Jump for Opened {
     fn text(&self) -> Result<Vec<u8>, Errno> {
-        Ok(name_of(&self.0))
+        Ok(name_of(&*still_open(&self.0)?))
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
-        // A file without a node in the tree is opened directly.
-        Ok(node_of(&*self.0.file).cloned().unwrap_or_else(|| Node::device(self.0.file.clone())))
+        let open = still_open(&self.0)?;
+        if let Some(node) = node_of(&*open.file) {
+            return Ok(node.clone());
+        }
+        // A file without a node in the tree is opened directly, except for a socket.
+        let stat = open.file.stat();
+        let file: Arc<dyn File> =
+            if Socket::of(&open).is_some() { Arc::new(OnlyStat(stat)) } else { open.file.clone() };
+        Ok(Node::new(stat.mode, Kind::Device(file)))
+    }
+}
+
+/// The place of a socket, which cannot be opened.
+struct OnlyStat(Stat);
+
+impl File for OnlyStat {
+    fn stat(&self) -> Stat {
+        self.0
     }
 }
 
@@ -73,11 +99,12 @@ impl Listing for Folder {
         let thread = self.of.process.thread(self.of.tid()).ok_or(Errno::ENOENT)?;
         let open = thread.files.get(descriptor).map_err(|_| Errno::ENOENT)?;
         if !self.infos {
-            return Ok(Node::jump(Box::new(Opened(open))));
+            return Ok(Node::jump(Box::new(Opened(Arc::downgrade(&open)))));
         }
-        let of = self.of.clone();
+        let (of, open) = (self.of.clone(), Arc::downgrade(&open));
         Ok(text(move || {
             of.process.thread(of.tid()).ok_or(Errno::ENOENT)?;
+            let open = still_open(&open)?;
             let (position, flags) = (open.position(), open.flags.load(Relaxed));
             Ok(format!("pos:\t{position}\nflags:\t0{flags:o}\nmnt_id:\t1\n").into_bytes())
         }))

@@ -14,13 +14,14 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
 enum { MS = 1000000, BEAT = 5 * MS, LATE = 100 * MS, PATIENCE = 20 * MS };
-enum { NUMBERS = 480, FIRST_FILE = 900, FILES = 8, WORDS = 1 << 18 };
+enum { NUMBERS = 480, FIRST_FILE = 900, FILES = 10, WORDS = 1 << 18 };
 
 // Calls that are not made: they make processes that continue this program, or reach other processes or the whole
 // machine.
@@ -61,12 +62,13 @@ static void prepare(void) {
     words = mmap(0, WORDS * 8, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     CHECK(words != MAP_FAILED);
     for (int n = 0; n < 8192; n += 2) words[n] = (uintptr_t)words, words[n + 1] = WORDS * 8;
-    int sparse = memfd_create("sparse", 0), full = memfd_create("full", 0), ends[2];
+    int sparse = memfd_create("sparse", 0), full = memfd_create("full", 0), ends[2], sockets[2];
     CHECK(!ftruncate(sparse, 1L << 62) && !ftruncate(full, 1 << 22));
     for (long page = 0; page < 1024; page += 2) CHECK(pwrite(full, "x", 1, page << 12) == 1);
-    CHECK(!pipe(ends));
+    CHECK(!pipe(ends) && !socketpair(AF_UNIX, SOCK_STREAM, 0, sockets));
     int files[FILES] = {sparse, full, open("/dev/zero", O_RDWR), open("/dev/urandom", O_RDWR),
-                        open("/tmp/many", O_RDONLY), epoll_create1(0), ends[0], ends[1]};
+                        open("/tmp/many", O_RDONLY), epoll_create1(0), ends[0], ends[1],
+                        sockets[0], sockets[1]};
     for (int n = 0; n < FILES; n++) CHECK(dup2(files[n], FIRST_FILE + n) >= 0);
     // The calls write nothing to the console.
     for (int n = 0; n < 3; n++) CHECK(dup2(FIRST_FILE + 2, n) >= 0);

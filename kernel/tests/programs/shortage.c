@@ -18,6 +18,7 @@
 #include <sys/resource.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
@@ -131,6 +132,21 @@ static int full_pipe(long i) {
 }
 
 static void pipes_full_of_bytes(void) { survive(full_pipe, 0); }
+
+// Messages from processes that have ended.
+static int full_socket(long i) {
+    int ends[2], status;
+    (void)i;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends)) return -1;
+    pid_t child = fork();
+    if (child < 0) return -1;
+    if (child == 0) _exit(send(ends[0], buffer, 200000, 0) == 200000 ? 0 : errno);
+    CHECK(waitpid(child, &status, 0) == child);
+    errno = WIFEXITED(status) ? WEXITSTATUS(status) : ENOMEM;
+    return errno == ENOMEM ? -1 : 0;
+}
+
+static void sockets_full_of_messages(void) { survive(full_socket, 0); }
 
 // Removes the folder of a flood.
 static void remove_folder(void) {
@@ -409,6 +425,7 @@ int main(int count, char **arguments) {
     PART(threads);
     has_stacks = most == LONG_MAX;
     PART(pipes_full_of_bytes);
+    PART(sockets_full_of_messages);
     PART(symbolic_links);
     PART(hard_links);
     PART(empty_files);
