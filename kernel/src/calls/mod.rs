@@ -39,6 +39,7 @@ pub mod semaphores;
 pub mod shm;
 mod signals;
 mod sockets;
+mod splices;
 mod status;
 mod system;
 mod time;
@@ -86,6 +87,7 @@ static TABLE: [Call; COUNT] = {
         names::CALLS,
         status::CALLS,
         contents::CALLS,
+        splices::CALLS,
         attributes::CALLS,
         poll::CALLS,
         events::CALLS,

@@ -95,6 +95,17 @@ fn wait_for<R>(deadline: u64, mut look: impl FnMut() -> Result<Look<R>, Errno>) 
     }
 }
 
+/// Sleeps until a file is ready for one of these events or has failed. Fails with EINTR if a signal arrives.
+pub fn wait_until_ready(open: &Open, events: u32) -> Result<(), Errno> {
+    wait_for(u64::MAX, || {
+        let mut look = Look::new();
+        let ready = look.ask(open)? & (events | POLLERR | POLLHUP);
+        look.found = (ready != 0).then_some(());
+        Ok(look)
+    })
+    .map(|_| ())
+}
+
 /// Returns the time in nanoseconds at which a timeout of `timeout` milliseconds ends. Returns `u64::MAX`,
 /// which means never, if the timeout is negative.
 fn by_ms(timeout: u64) -> u64 {

@@ -12,7 +12,7 @@
 //! | [`pages`] | file contents that are read from the archive on demand |
 //! | [`names`] | changes of the tree: removal, renaming, hard links |
 //! | [`attributes`] | extended attributes |
-//! | [`console`], [`devices`], [`pipe`], [`fifo`], [`socket`] | files without contents in the tree |
+//! | [`console`], [`devices`], [`pipe`], [`pipe_queue`], [`fifo`], [`socket`] | files without contents in the tree |
 //! | [`event`], [`timer`], [`epoll`] | descriptors for events |
 //!
 //! `calls/` has the system calls, and `process/` and `proc/` have further kinds of files. No spin lock is
@@ -37,6 +37,7 @@ pub mod node;
 pub mod open;
 pub mod pages;
 pub mod pipe;
+pub mod pipe_queue;
 pub mod socket;
 pub mod table;
 pub mod timer;

@@ -11,13 +11,13 @@
 
 use crate::arch::lock::SpinLock;
 use crate::errno;
+use crate::files::pipe_queue::{Page, Queue};
 use crate::files::{FIFO, File, HUNG_UP, READABLE, Stat, WRITABLE, buffer::UserBuffer, tree};
 use crate::platform::user::UserPtr;
-use crate::sched::charge::{self, Charge};
 use crate::sched::wait::{self, Key, Sleep, Woken};
-use crate::sched::{current, mutex::Mutex};
-use alloc::collections::VecDeque;
+use crate::sched::{current, mutex::Mutex, mutex::MutexGuard};
 use alloc::sync::Arc;
+use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 
 /// Indices of the two kinds of ends.
@@ -31,6 +31,13 @@ const WHOLE: usize = 4096;
 const MAX_ROOM: usize = 1 << 20;
 const FIONREAD: u64 = 0x541b;
 
+/// Returns the pipe behind a file.
+pub fn of(file: &dyn File) -> Option<&Arc<Pipe>> {
+    let any = file.as_any()?;
+    let reader = any.downcast_ref::<Reader>().map(|reader| &reader.0);
+    reader.or(any.downcast_ref::<Writer>().map(|writer| &writer.0))
+}
+
 /// Returns the size in bytes of the pipe behind a file. If `set` gives a size, changes the size first.
 ///
 /// # Errors
@@ -38,9 +45,7 @@ const FIONREAD: u64 = 0x541b;
 /// EBADF if the file is no pipe; EPERM if the new size is too large; EBUSY if it is too small for the
 /// contents.
 pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
-    let any = file.as_any().ok_or(Errno::EBADF)?;
-    let reader = any.downcast_ref::<Reader>().map(|reader| &reader.0);
-    let pipe = reader.or(any.downcast_ref::<Writer>().map(|writer| &writer.0)).ok_or(Errno::EBADF)?;
+    let pipe = of(file).ok_or(Errno::EBADF)?;
     match set {
         Some(bytes) => pipe.set_room(bytes),
         None => Ok(pipe.state.lock().room),
@@ -49,7 +54,7 @@ pub fn room(file: &dyn File, set: Option<usize>) -> Result<usize, Errno> {
 
 /// The state of a pipe, under its spin lock.
 struct State {
-    bytes: VecDeque<u8>,
+    contents: Queue,
     /// Number of open ends: element [`READ`] for reading, element [`WRITE`] for writing.
     open: [usize; 2],
     /// Number of ends of each kind that were opened so far.
@@ -58,14 +63,12 @@ struct State {
     room: usize,
     /// Number of times that bytes were added, and number of times that bytes were removed.
     changes: [u64; 2],
-    /// The charge for the capacity of `bytes`.
-    charge: Charge,
 }
 
 impl State {
     /// Returns true if this many bytes fit into the pipe.
     fn has_room(&self, bytes: usize) -> bool {
-        self.room.saturating_sub(self.bytes.len()) >= bytes
+        self.room.saturating_sub(self.contents.used()) >= bytes
     }
 
     /// Adds bytes to the pipe, whose room the caller has checked.
@@ -74,12 +77,7 @@ impl State {
     ///
     /// ENOMEM. The pipe is then unchanged.
     fn add(&mut self, part: &[u8]) -> Result<(), Errno> {
-        if self.bytes.capacity() - self.bytes.len() < part.len() {
-            charge::admit()?;
-            self.bytes.try_reserve(part.len()).map_err(|_| Errno::ENOMEM)?;
-            self.charge.set(self.bytes.capacity());
-        }
-        self.bytes.extend(part);
+        self.contents.add(part)?;
         self.changes[0] += 1;
         Ok(())
     }
@@ -130,14 +128,8 @@ impl Writer {
 impl Pipe {
     /// Makes a pipe without ends.
     pub fn new() -> Arc<Self> {
-        let state = State {
-            bytes: VecDeque::new(),
-            open: [0; 2],
-            opened: [0; 2],
-            room: ROOM,
-            changes: [0; 2],
-            charge: Charge::new(0),
-        };
+        let state =
+            State { contents: Queue::new(), open: [0; 2], opened: [0; 2], room: ROOM, changes: [0; 2] };
         Arc::new(Pipe { inode: tree::new_inode(), state: SpinLock::new(state), reading: Mutex::new() })
     }
 
@@ -145,13 +137,12 @@ impl Pipe {
     /// are open, and how many ends of that kind were opened so far.
     pub(super) fn open_end(&self, end: usize) -> (usize, usize) {
         let mut state = self.state.lock();
-        if state.open == [0; 2] {
-            state.bytes.clear();
-        }
+        let left = if state.open == [0; 2] { Some(state.contents.remove_all()) } else { None };
         state.open[end] += 1;
         state.opened[end] += 1;
         let others = (state.open[1 - end], state.opened[1 - end]);
         drop(state);
+        drop(left);
         wait::wake(self.key(), usize::MAX);
         others
     }
@@ -162,6 +153,82 @@ impl Pipe {
         state.open[end] = state.open[end].saturating_sub(1);
         drop(state);
         wait::wake(self.key(), usize::MAX);
+    }
+
+    /// Acquires the right to remove bytes.
+    ///
+    /// # Errors
+    ///
+    /// EINTR if the thread is killed while waiting.
+    pub fn hold_contents(&self) -> Result<MutexGuard<'_>, Errno> {
+        self.reading.lock()
+    }
+
+    /// Copies bytes that begin `skip` bytes behind the first one. Returns the number of bytes, which is 0
+    /// only if the contents end there.
+    pub fn peek(&self, skip: usize, out: &mut [u8]) -> usize {
+        self.state.lock().contents.peek(skip, out)
+    }
+
+    /// Removes the first `count` bytes, which one [`peek`](Self::peek) has copied. The caller holds the right
+    /// to remove bytes.
+    pub fn remove(&self, count: usize) {
+        let mut state = self.state.lock();
+        let gone = state.contents.remove(count);
+        state.changes[1] += 1;
+        drop(state);
+        drop(gone);
+        wait::wake(self.key(), usize::MAX);
+    }
+
+    /// Adds a page of a program. Sleeps until there is room; with `nonblock`, fails with EAGAIN instead.
+    ///
+    /// # Errors
+    ///
+    /// EPIPE if the pipe has no reader; EAGAIN; EINTR; ENOMEM.
+    pub fn add_page(&self, page: Page, nonblock: bool) -> Result<(), Errno> {
+        let mut page = Some(page);
+        let has_room = |state: &State| state.open[READ] == 0 || state.has_room(PAGE_SIZE as usize);
+        loop {
+            let mut state = self.state.lock();
+            if state.open[READ] == 0 {
+                return Err(errno::EPIPE);
+            }
+            if has_room(&state) {
+                state.contents.reserve_page()?;
+                page.take().into_iter().for_each(|page| state.contents.add_page(page));
+                state.changes[0] += 1;
+                drop(state);
+                wait::wake(self.key(), usize::MAX);
+                return Ok(());
+            }
+            drop(state);
+            if nonblock {
+                return Err(Errno::EAGAIN);
+            }
+            self.sleep_unless(has_room)?;
+        }
+    }
+
+    /// Returns the number of bytes for which the pipe has room. Less than [`WHOLE`] counts as none, as for
+    /// writers that wait.
+    ///
+    /// # Errors
+    ///
+    /// EPIPE if the pipe has no reader.
+    pub fn room(&self) -> Result<usize, Errno> {
+        let state = self.state.lock();
+        match state.room.saturating_sub(state.contents.used()) {
+            _ if state.open[READ] == 0 => Err(errno::EPIPE),
+            ..WHOLE => Ok(0),
+            room => Ok(room),
+        }
+    }
+
+    /// Returns true if the pipe is empty and no end can add bytes.
+    pub fn has_ended(&self) -> bool {
+        let state = self.state.lock();
+        state.contents.len() == 0 && state.open[WRITE] == 0
     }
 
     /// Sleeps until the count of opened ends of this kind differs from `before`.
@@ -195,7 +262,7 @@ impl Pipe {
         if request != FIONREAD {
             return Err(errno::ENOTTY);
         }
-        let bytes = self.state.lock().bytes.len() as u32;
+        let bytes = self.state.lock().contents.len() as u32;
         UserPtr::<u32>::new(argument).write(&bytes).map(|()| 0)
     }
 
@@ -206,7 +273,7 @@ impl Pipe {
             return Err(Errno::EPERM);
         }
         let bytes = bytes.max(WHOLE).next_power_of_two();
-        if bytes < state.bytes.len() {
+        if bytes < state.contents.used() {
             return Err(Errno::EBUSY);
         }
         state.room = bytes;
@@ -230,10 +297,8 @@ impl File for Reader {
         loop {
             let turn = self.0.reading.lock()?;
             loop {
-                let state = self.0.state.lock();
-                let bytes = (wanted - done).min(part.len()).min(state.bytes.len());
-                state.bytes.iter().zip(&mut part[..bytes]).for_each(|(from, to)| *to = *from);
-                drop(state);
+                let room = (wanted - done).min(part.len());
+                let bytes = self.0.peek(0, &mut part[..room]);
                 if bytes == 0 {
                     break;
                 }
@@ -243,11 +308,7 @@ impl File for Reader {
                     Err(_) => return Ok(done),
                     Ok(put) => put,
                 };
-                let mut state = self.0.state.lock();
-                state.bytes.drain(..put);
-                state.changes[1] += 1;
-                drop(state);
-                wait::wake(self.0.key(), usize::MAX);
+                self.0.remove(put);
                 done += put;
             }
             drop(turn);
@@ -262,7 +323,7 @@ impl File for Reader {
             if nonblock {
                 return Err(Errno::EAGAIN);
             }
-            self.0.sleep_unless(|state| !state.bytes.is_empty() || state.open[WRITE] == 0)?;
+            self.0.sleep_unless(|state| state.contents.len() > 0 || state.open[WRITE] == 0)?;
         }
     }
 
@@ -272,7 +333,7 @@ impl File for Reader {
 
     fn ready(&self) -> u32 {
         let state = self.0.state.lock();
-        let readable = if state.bytes.is_empty() { 0 } else { READABLE };
+        let readable = if state.contents.len() == 0 { 0 } else { READABLE };
         readable | if state.open[WRITE] == 0 { HUNG_UP } else { 0 }
     }
 

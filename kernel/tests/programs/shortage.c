@@ -21,6 +21,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysinfo.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <time.h>
@@ -132,6 +133,22 @@ static int full_pipe(long i) {
 }
 
 static void pipes_full_of_bytes(void) { survive(full_pipe, 0); }
+
+// Pages in pipes that are not mapped any more.
+static int paged_pipe(long i) {
+    int ends[2];
+    (void)i;
+    if (pipe2(ends, O_NONBLOCK)) return -1;
+    char *pages = mmap(0, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return -1;
+    memset(pages, 1, 1 << 16);
+    struct iovec part = {pages, 1 << 16};
+    ssize_t given = vmsplice(ends[1], &part, 1, 0);
+    munmap(pages, 1 << 16);
+    return given < 0 ? -1 : 0;
+}
+
+static void pipes_full_of_pages(void) { survive(paged_pipe, 0); }
 
 // Messages from processes that have ended.
 static int full_socket(long i) {
@@ -425,6 +442,7 @@ int main(int count, char **arguments) {
     PART(threads);
     has_stacks = most == LONG_MAX;
     PART(pipes_full_of_bytes);
+    PART(pipes_full_of_pages);
     PART(sockets_full_of_messages);
     PART(symbolic_links);
     PART(hard_links);
