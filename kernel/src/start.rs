@@ -22,7 +22,10 @@ use crate::files::{devices, open::Open, table::FileTable};
 use crate::memory::{self, frames, stacks, tlb};
 use crate::process::exec::{self, Loaded, Strings};
 use crate::process::signal::frame::AlternateStack;
-use crate::process::{self, Process, fault, ids::Ids, limits::Limits, renew, standstill, thread, userfault};
+use crate::process::userfault;
+use crate::process::{
+    self, Process, fault, ids::Ids, limits::Limits, place::Place, renew, standstill, thread,
+};
 use crate::sched::{Thread, scheduler, timers};
 use crate::start_info::StartInfo;
 use crate::{errno, options, proc, record};
@@ -164,7 +167,7 @@ fn run_first(mut strings: Strings) {
         Ok((program.into_file(), loaded))
     });
     let (node, Loaded { space, frame, layout }) = loaded.unwrap_or_else(|error| refuse(&path, error));
-    let process = Process::new(process::new_tid(), None, Default::default());
+    let process = Process::new(process::new_tid(), None);
     let process = process.expect("memory for a process");
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
     let files = FileTable::new(Default::default(), &process.descriptor_limit);
@@ -178,8 +181,15 @@ fn run_first(mut strings: Strings) {
     *process.space.lock() = Some(space.clone());
     renew::renew(&process);
     let (first, descriptors) = (space.clone(), files.fork(true).expect("shared descriptors"));
-    let thread =
-        Thread::of_program(process.pid, &process, descriptors, space, &frame, &Vectors([[0; 16]; 16]));
+    let thread = Thread::of_program(
+        process.pid,
+        &process,
+        descriptors,
+        Place::first(),
+        space,
+        &frame,
+        &Vectors([[0; 16]; 16]),
+    );
     let thread = Arc::new(thread.expect("memory for a thread"));
     *thread.comm.lock() = comm;
     thread.alternate_stack.set(AlternateStack::UNSET);

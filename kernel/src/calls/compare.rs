@@ -71,7 +71,7 @@ fn address(
         FILE => Arc::as_ptr(&thread.as_ref().ok_or(Errno::EBADF)?.files.get(index)?).addr() as u64,
         SPACE => Counted::as_ptr(process.space.lock().as_ref().ok_or(Errno::ESRCH)?).addr() as u64,
         FILES => thread.as_ref().map_or(0, |thread| thread.files.address()),
-        PLACE => Arc::as_ptr(&process.place()).addr() as u64,
+        PLACE => thread.as_ref().map_or(0, |thread| Arc::as_ptr(&thread.place()).addr() as u64),
         ACTIONS => Arc::as_ptr(&process.actions()).addr() as u64,
         // No process has such an object.
         IO | SEMAPHORES => 0,

@@ -51,7 +51,7 @@ pub fn path(at: u64) -> Result<Vec<u8>, Errno> {
 /// working directory.
 pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     if descriptor & 0xffff_ffff == HERE {
-        return Ok(current().process().place().directory.lock().clone());
+        return Ok(current().place().directory.lock().clone());
     }
     node_of(&*current().files.get(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
 }
@@ -113,7 +113,7 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
         Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => names::create(
             &from,
             &path,
-            mode & !current().process().place().umask.load(Relaxed),
+            mode & !current().place().umask.load(Relaxed),
             flags & O_NOFOLLOW == 0,
         )?,
         found => found?,
@@ -166,7 +166,7 @@ fn unnamed(directory: &Arc<Node>, flags: u32, mode: u32) -> Result<Arc<Node>, Er
     if !matches!(directory.kind, Kind::Directory(_)) {
         return Err(errno::ENOTDIR);
     }
-    let node = Node::empty(mode & !current().process().place().umask.load(Relaxed), directory)?;
+    let node = Node::empty(mode & !current().place().umask.load(Relaxed), directory)?;
     *node.name.lock() = alloc::format!("#{}", node.inode).into_bytes();
     *node.parent.lock() = Arc::downgrade(directory);
     Ok(node)
@@ -210,7 +210,7 @@ fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
 
 fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
-    let here = current().process().place().directory.lock().clone();
+    let here = current().place().directory.lock().clone();
     let mut text = tree::path_of(&here);
     text.push(0);
     if text.len() as u64 > room {
@@ -231,7 +231,7 @@ fn enter(node: Arc<Node>) -> Answer {
     if !node.is_directory() {
         return Err(errno::ENOTDIR);
     }
-    let before = core::mem::replace(&mut *current().process().place().directory.lock(), node);
+    let before = core::mem::replace(&mut *current().place().directory.lock(), node);
     drop(before);
     Ok(0)
 }
@@ -281,5 +281,5 @@ fn getdents64(frame: &mut Frame) -> Answer {
 
 fn umask(frame: &mut Frame) -> Answer {
     let [mask, ..] = frame.args();
-    Ok(current().process().place().umask.swap(mask as u32 & 0o777, Relaxed).into())
+    Ok(current().place().umask.swap(mask as u32 & 0o777, Relaxed).into())
 }

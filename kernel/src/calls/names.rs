@@ -64,7 +64,7 @@ fn new(descriptor: u64, at: u64) -> Result<(Arc<Node>, Vec<u8>), Errno> {
 /// Returns the permissions of a new node: those that the call requests, without the bits of the process's
 /// mask.
 fn mode_of(mode: u64) -> u32 {
-    mode as u32 & 0o7777 & !current().process().place().umask.load(Relaxed)
+    mode as u32 & 0o7777 & !current().place().umask.load(Relaxed)
 }
 
 fn make_directory(descriptor: u64, at: u64, mode: u64) -> Answer {

@@ -104,9 +104,8 @@ fn clone3(frame: &mut Frame) -> Answer {
     clone::clone(frame, &Request { flags, pidfd, parent_tid, child_tid, stack, tls, exit_signal })
 }
 
-/// Performs unshare. Gives the calling thread descriptors of its own, and its process a working directory and a
-/// mask of its own. As the threads of a process always share the latter, CLONE_FS fails with EINVAL in a process
-/// that has several threads. There are no namespaces to leave.
+/// Performs unshare. Gives the calling thread descriptors, and a working directory and a mask of its own. There
+/// are no namespaces to leave.
 fn unshare(frame: &mut Frame) -> Answer {
     let [flags, ..] = frame.args();
     let has = |flag: u32| flags & u64::from(flag) != 0;
@@ -118,14 +117,14 @@ fn unshare(frame: &mut Frame) -> Answer {
     // The list of threads includes the caller, and the caller has a reference to the actions here.
     let has_threads = process.threads.lock().len() > 1;
     let shares_actions = Arc::strong_count(&process.actions()) > 2;
-    if has(alone | CLONE_FS) && has_threads || has(CLONE_SIGHAND | CLONE_VM) && shares_actions {
+    if has(alone) && has_threads || has(CLONE_SIGHAND | CLONE_VM) && shares_actions {
         return Err(Errno::EINVAL);
     }
     if has(CLONE_FILES) {
         thread.files.unshare()?;
     }
     if has(CLONE_FS) {
-        process.unshare_place();
+        thread.unshare_place();
     }
     Ok(0)
 }
@@ -147,7 +146,7 @@ fn refuse_tids(at: u64, count: u64) -> Errno {
 fn execve(frame: &mut Frame) -> Answer {
     let [at, arguments, environment, ..] = frame.args();
     let path = path(at)?;
-    let here = current().process().place().directory.lock().clone();
+    let here = current().place().directory.lock().clone();
     let node = tree::lookup(&here, &path, true)?;
     execute(frame, node, path, arguments, environment)
 }
@@ -186,7 +185,7 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
     if strings.arguments.is_empty() {
         strings.arguments.push(Vec::new());
     }
-    let here = process.place().directory.lock().clone();
+    let here = current().place().directory.lock().clone();
     let node = exec::interpret(node, &path, &here, &mut strings)?;
     let program = exec::open(node, &here)?;
     let mut ids = *process.ids.lock();

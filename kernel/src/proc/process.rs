@@ -107,7 +107,7 @@ impl Listing for Of {
             let of = of.clone();
             Ok(Node::made(mode, Box::new(move || make(of.clone()))))
         };
-        let link = |what| Ok(Node::jump(Box::new(Link { process: of.process.clone(), what })));
+        let link = |what| Ok(Node::jump(Box::new(Link { of: of.clone(), what })));
         match name {
             b"status" => Ok(known(of, |of| status(&of.process, of.tid()))),
             b"stat" => Ok(known(of, |of| stat(&of.process, of.tid()))),
@@ -212,7 +212,7 @@ impl Listing for Threads {
 
 /// A link in the folder of a process.
 struct Link {
-    process: Arc<Process>,
+    of: Subject,
     what: &'static str,
 }
 
@@ -222,13 +222,16 @@ impl Jump for Link {
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
-        if self.process.status.lock().is_some() {
+        if self.of.process.status.lock().is_some() {
             return Err(Errno::ENOENT);
         }
         match self.what {
-            "cwd" => Ok(self.process.place().directory.lock().clone()),
+            "cwd" => {
+                let thread = self.of.process.thread(self.of.tid()).ok_or(Errno::ENOENT)?;
+                Ok(thread.place().directory.lock().clone())
+            }
             "root" => Ok(tree::root()),
-            _ => self.process.exe.lock().as_ref().map(|exe| (**exe).clone()).ok_or(Errno::ENOENT),
+            _ => self.of.process.exe.lock().as_ref().map(|exe| (**exe).clone()).ok_or(Errno::ENOENT),
         }
     }
 }
@@ -393,7 +396,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
         "Name:\t{}\nUmask:\t{:04o}\nState:\t{letter} ({word})\nTgid:\t{pid}\nNgid:\t0\nPid:\t{tid}\n\
          PPid:\t{parent}\nTracerPid:\t{tracer}\n{}FDSize:\t{}\nGroups:\t\n",
         String::from_utf8_lossy(&name),
-        process.place().umask.load(Relaxed),
+        process.thread(tid).map_or(0, |thread| thread.place().umask.load(Relaxed)),
         users(process),
         process.thread(tid).map_or(0, |thread| thread.files.room()),
     );

@@ -14,7 +14,7 @@ use crate::arch::frame::{Frame, UserAddr};
 use crate::files::table::Descriptors;
 use crate::memory::stacks;
 use crate::platform::user::UserPtr;
-use crate::process::{self, Process, Shares, observer::observer, pidfd, signal::Action, trace};
+use crate::process::{self, Process, observer::observer, pidfd, signal::Action, trace};
 use crate::sched::{Thread, charge, current, scheduler};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
@@ -203,8 +203,7 @@ fn parent_for(request: &Request) -> Arc<Process> {
 /// ENOMEM.
 fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Result<Arc<Process>, Errno> {
     let here = current().process();
-    let shares = Shares { place: request.has(CLONE_FS) };
-    let process = Process::new(pid, Some(here), shares)?;
+    let process = Process::new(pid, Some(here))?;
     *process.space.lock() = Some(space.clone());
     let (mut exit_signal, mut maker) = (request.exit_signal, current().tid());
     if request.has(CLONE_PARENT) {
@@ -246,7 +245,9 @@ fn new_thread(
     if request.stack != 0 {
         begin.rsp = request.stack;
     }
-    let thread = Thread::of_program(tid, process, descriptors, space, &begin, Thread::user_vectors(frame))?;
+    let place = if request.has(CLONE_FS) { here.place() } else { here.place().copy() };
+    let vectors = Thread::user_vectors(frame);
+    let thread = Thread::of_program(tid, process, descriptors, place, space, &begin, vectors)?;
     here.copy_vector_state_to(&thread);
     thread.fs_base.set(fs_base);
     thread.gs_base.set(here.gs_base.get());

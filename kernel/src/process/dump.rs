@@ -123,7 +123,7 @@ fn path(process: &Process) -> Option<String> {
 /// Opens the core file and empties it. An existing file must have no other name.
 fn open(process: &Process) -> Result<Arc<Open>, Errno> {
     let path = path(process).ok_or(Errno::EPERM)?.into_bytes();
-    let from = process.place().directory.lock().clone();
+    let from = current().place().directory.lock().clone();
     let node = match tree::lookup(&from, &path, false) {
         Err(Errno::ENOENT) => names::create(&from, &path, 0o600, false)?,
         found => found?,

@@ -78,6 +78,7 @@ pub fn exit_thread() -> ! {
     futex::release_robust(here);
     clear_tid(here);
     here.files.close_all();
+    here.leave_place();
     let last = {
         let process = here.process();
         let mut threads = process.threads.lock();
@@ -151,10 +152,9 @@ fn become_zombie(process: &Arc<Process>) {
         }
     }
     give_children_away(process);
-    // The last reference to a process may be dropped in an interrupt, where no file may be freed.
-    process.leave_place();
     segments::forget();
     semaphores::undo(process);
+    // The last reference to a process may be dropped in an interrupt, where no file may be freed.
     let exe = process.exe.lock().take();
     drop(exe);
     tell(process, status);

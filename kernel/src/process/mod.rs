@@ -10,7 +10,7 @@
 //! | [`futex`] | futexes |
 //! | [`trace`], [`dump`] | ptrace; core files |
 //! | [`shortage`] | the end of the process with the most memory, if memory is used up |
-//! | [`ids`], [`limits`], [`renew`] | users, resource limits and their effects |
+//! | [`ids`], [`limits`], [`renew`], [`place`] | users, resource limits and their effects; the working directory |
 //! | [`settings`], [`segments`], [`semaphores`] | settings of /proc/sys; System V segments and semaphores |
 //! | [`status`], [`names`], [`layout`] | exit statuses; names and the layout of programs for reports |
 //! | [`pidfd`], [`signalfd`] | descriptors of processes and of signals |
@@ -40,6 +40,7 @@ pub mod limits;
 pub mod names;
 pub mod observer;
 pub mod pidfd;
+pub mod place;
 pub mod reap;
 pub mod renew;
 pub mod ring;
@@ -58,7 +59,6 @@ pub mod userfault;
 use crate::arch::lock::SpinLock;
 use crate::files::access::Running;
 use crate::files::table::Limit;
-use crate::files::tree::{self, Node};
 use crate::memory::{account::Account, stacks};
 use crate::platform::Space;
 use crate::process::layout::Layout;
@@ -150,31 +150,6 @@ impl Usage {
     }
 }
 
-/// The working directory and the file mode mask, which processes made with CLONE_FS share.
-pub struct Place {
-    /// The working directory.
-    pub directory: SpinLock<Arc<Node>>,
-    /// The file mode mask: permissions that new files do not get.
-    pub umask: AtomicU32,
-}
-
-impl Place {
-    fn new(directory: Arc<Node>, umask: u32) -> Arc<Self> {
-        Arc::new(Place { directory: SpinLock::new(directory), umask: AtomicU32::new(umask) })
-    }
-
-    fn copy(&self) -> Arc<Self> {
-        Self::new(self.directory.lock().clone(), self.umask.load(Relaxed))
-    }
-}
-
-/// State that a new process shares with its creator.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Shares {
-    /// The working directory and the mask (CLONE_FS).
-    pub place: bool,
-}
-
 /// The threads that a process traces.
 #[derive(Default)]
 pub struct Tracees {
@@ -217,8 +192,6 @@ pub struct Process {
     is_forgotten: AtomicBool,
     /// The limit on descriptors, for the tables of the threads. [`renew`] sets it.
     pub descriptor_limit: Limit,
-    /// The working directory and the mask.
-    place: SpinLock<Arc<Place>>,
     /// The file of the program.
     pub exe: SpinLock<Option<Arc<Running>>>,
     /// The signal that the parent gets at the end of this process; 0 for none.
@@ -284,9 +257,9 @@ impl Process {
     /// # Errors
     ///
     /// ENOMEM.
-    pub fn new(pid: u32, parent: Option<&Arc<Process>>, shares: Shares) -> Result<Arc<Process>, Errno> {
+    pub fn new(pid: u32, parent: Option<&Arc<Process>>) -> Result<Arc<Process>, Errno> {
         let process = Arc::new(match parent {
-            Some(parent) => parent.copy(pid, shares)?,
+            Some(parent) => parent.copy(pid)?,
             None => Self::first(pid),
         });
         ALL.lock().insert(pid, process.clone());
@@ -310,7 +283,6 @@ impl Process {
             status: SpinLock::new(None),
             is_forgotten: AtomicBool::new(false),
             descriptor_limit: Arc::new(AtomicUsize::new(usize::MAX)),
-            place: SpinLock::new(Place::new(tree::root(), 0o022)),
             exe: SpinLock::new(None),
             exit_signal: AtomicU32::new(17),
             maker: AtomicU32::new(0),
@@ -343,13 +315,12 @@ impl Process {
     }
 
     /// Makes a copy of the process, as fork does.
-    fn copy(self: &Arc<Self>, pid: u32, shares: Shares) -> Result<Self, Errno> {
+    fn copy(self: &Arc<Self>, pid: u32) -> Result<Self, Errno> {
         let actions = *self.actions().lock();
         Ok(Process {
             parent: SpinLock::new(Some(self.clone())),
             parent_pid: AtomicU32::new(self.pid),
             descriptor_limit: Arc::new(AtomicUsize::new(self.descriptor_limit.load(Relaxed))),
-            place: SpinLock::new(if shares.place { self.place() } else { self.place().copy() }),
             exe: SpinLock::new(self.exe.lock().clone()),
             no_new_privs: AtomicU32::new(self.no_new_privs.load(Relaxed)),
             is_dumpable: AtomicU32::new(self.is_dumpable.load(Relaxed)),
@@ -433,27 +404,6 @@ impl Process {
         self.parent_pid.store(parent.pid, Relaxed);
         let before = place.replace(parent);
         drop(place);
-        drop(before);
-    }
-
-    /// Returns the working directory and the mask.
-    pub fn place(&self) -> Arc<Place> {
-        self.place.lock().clone()
-    }
-
-    /// Gives the process a working directory and a mask of its own.
-    pub fn unshare_place(&self) {
-        let own = self.place().copy();
-        self.set_place(own);
-    }
-
-    /// Drops the reference to the working directory, at the end of the process.
-    pub fn leave_place(&self) {
-        self.set_place(Place::new(tree::root(), 0));
-    }
-
-    fn set_place(&self, place: Arc<Place>) {
-        let before = core::mem::replace(&mut *self.place.lock(), place);
         drop(before);
     }
 

@@ -18,7 +18,7 @@ use crate::files::table::{Descriptors, FileTable};
 use crate::memory::tlb;
 use crate::platform::Space;
 use crate::process::signal::{self, deliver};
-use crate::process::{Process, exit, fault, signal::frame::AlternateStack, trace};
+use crate::process::{Process, exit, fault, place::Place, signal::frame::AlternateStack, trace};
 use crate::sched::scheduler;
 use crate::sched::thread::{Thread, current, work};
 use alloc::boxed::Box;
@@ -37,6 +37,8 @@ pub struct PosixThread {
     process: Arc<Process>,
     /// The descriptors.
     pub files: FileTable,
+    /// The working directory and the mask. The spin lock guards only the reference.
+    place: SpinLock<Arc<Place>>,
     /// The address space; `None` while the thread ends.
     space: UnsafeCell<Option<Space>>,
     /// Address of a futex word. At the end of the thread the word becomes 0 and the futex is woken
@@ -90,12 +92,13 @@ impl Deref for Thread {
 }
 
 impl Thread {
-    /// Makes a thread of a process, with these descriptors. Its program continues with `frame` and these vector
-    /// registers. Returns `None` if there is no memory for a stack.
+    /// Makes a thread of a process, with these descriptors and this place. Its program continues with `frame`
+    /// and these vector registers. Returns `None` if there is no memory for a stack.
     pub fn of_program(
         tid: u32,
         process: &Arc<Process>,
         descriptors: Descriptors,
+        place: Arc<Place>,
         space: Space,
         frame: &Frame,
         vectors: &Vectors,
@@ -104,6 +107,7 @@ impl Thread {
         let data = PosixThread {
             process: process.clone(),
             files: FileTable::new(descriptors, &process.descriptor_limit),
+            place: SpinLock::new(place),
             space: UnsafeCell::new(Some(space)),
             clear_tid: Cell::new(0),
             robust_list: AtomicU64::new(0),
@@ -154,6 +158,27 @@ impl PosixThread {
     #[inline]
     pub fn process(&self) -> &Arc<Process> {
         &self.process
+    }
+
+    /// Returns the working directory and the mask, which other threads may share.
+    pub fn place(&self) -> Arc<Place> {
+        self.place.lock().clone()
+    }
+
+    /// Gives the thread a working directory and a mask of its own.
+    pub fn unshare_place(&self) {
+        let own = self.place().copy();
+        self.set_place(own);
+    }
+
+    /// Drops the reference to the working directory, at the end of the thread.
+    pub fn leave_place(&self) {
+        self.set_place(Place::first());
+    }
+
+    fn set_place(&self, place: Arc<Place>) {
+        let before = core::mem::replace(&mut *self.place.lock(), place);
+        drop(before);
     }
 }
 

@@ -257,6 +257,51 @@ static void clone_flags_share_files_and_directory(void) {
     CHECK(close(ends[0]) == 0 && chdir("/") == 0);
 }
 
+// Leaves the place of the other threads, and changes its own.
+static void *leaves(void *unused) {
+    char path[64], here[64] = "";
+    CHECK(!unshare(CLONE_FS) && !chdir("/tmp") && umask(0123) == 022 && !strcmp(getcwd(here, sizeof here), "/tmp"));
+    snprintf(path, sizeof path, "/proc/self/task/%ld/cwd", syscall(SYS_gettid));
+    memset(here, 0, sizeof here);
+    CHECK(readlink(path, here, sizeof here - 1) == 4 && !strcmp(here, "/tmp"));
+    CHECK(syscall(SYS_kcmp, getpid(), syscall(SYS_gettid), 3 /* KCMP_FS */, 0, 0) > 0);
+    // A child gets the place of the thread that makes it.
+    pid_t child = fork();
+    if (!child) _exit(strcmp(getcwd(here, sizeof here), "/tmp") || umask(0) != 0123);
+    CHECK(ended(child) == 0);
+    return unused;
+}
+
+static volatile int changed;
+
+static int changes_in_thread(void *unused) {
+    (void)unused;
+    syscall(SYS_chdir, "/tmp");
+    syscall(SYS_umask, 0123);
+    changed = 1;
+    syscall(SYS_exit, 0);
+    return 0;
+}
+
+static void threads_may_have_directories_of_their_own(void) {
+    static char stack[65536] __attribute__((aligned(16)));
+    char here[64];
+    pthread_t thread;
+    umask(022);
+    CHECK(!chdir("/") && !pthread_create(&thread, 0, leaves, 0) && !pthread_join(thread, 0));
+    CHECK(!strcmp(getcwd(here, sizeof here), "/") && umask(022) == 022);
+    for (int shares = 0; shares < 2; shares++) {
+        int flags = CLONE_VM | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | (shares ? CLONE_FS : 0);
+        changed = 0;
+        CHECK(clone(changes_in_thread, stack + sizeof stack, flags, 0) > 0);
+        while (!changed) sched_yield();
+        CHECK(!strcmp(getcwd(here, sizeof here), shares ? "/tmp" : "/") && umask(022) == (shares ? 0123 : 022));
+        // The stack is free once the thread has ended.
+        usleep(20000);
+    }
+    CHECK(!chdir("/"));
+}
+
 static void pidfd_signals_and_polls_a_process(void) {
     pid_t child = fork();
     if (child == 0) {
@@ -468,6 +513,7 @@ int main(int argc, char **argv) {
     PART(groups_are_killed_together);
     PART(many_processes_run_at_once);
     PART(clone_flags_share_files_and_directory);
+    PART(threads_may_have_directories_of_their_own);
     PART(pidfd_signals_and_polls_a_process);
     PART(flags_of_clone_are_checked);
     PART(cleared_handlers_leave_ignored_signals);
