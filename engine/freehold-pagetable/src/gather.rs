@@ -26,6 +26,13 @@
 //!
 //! `tests/gather.rs` tests the order of the work, and `tests/loom.rs` tests overlapping gathers.
 //!
+//! # Announced changes
+//!
+//! A device or a hypervisor may keep translations of its own, which no flush of a TLB removes. A gather for a
+//! change that such a user must hear about is created after the [announcement](Gather::announced), and [ends
+//! the change](Tlb::end_change) after its last flush. A change outside the announced range panics in test
+//! builds.
+//!
 //! To add a kind of pending work, record it without a flush, count it in `has_pending`, and do it in
 //! `release_and_free`. Frames are released and tables are freed only while the caller holds no table lock;
 //! only [`Gather::flush`] may be called under a table lock.
@@ -120,6 +127,12 @@ pub trait Tlb {
     /// [flush](Self::flush) after the unlinking covers the tables.
     unsafe fn free_tables(&self, tables: &[Pfn]);
 
+    /// Ends a change of `range` that was announced to users of translations that no flush reaches, for
+    /// example devices. `heard` is the number that the gather [got](Gather::announced) for these users.
+    fn end_change(&self, range: VaRange, heard: u32) {
+        let _ = (range, heard);
+    }
+
     /// Returns true if this thread is unwinding from a panic, on a host with unwinding. A gather that is
     /// dropped during unwinding does not panic.
     fn is_unwinding(&self) -> bool {
@@ -173,6 +186,9 @@ impl Default for GatherState {
     }
 }
 
+/// The range of a gather whose changes were not announced.
+const NOTHING: VaRange = VaRange::of(0, 0);
+
 /// Maximum number of tables that a gather holds before it must flush.
 const MAX_TABLES: usize = 32;
 
@@ -198,6 +214,9 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     kept_pages: u64,
     max_kept_pages: u64,
     tables: ArrayVec<Pfn, MAX_TABLES>,
+    /// The number for [`Tlb::end_change`], or 0 if no change was announced; and the announced range.
+    heard: u32,
+    announced: VaRange,
 }
 
 impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
@@ -205,18 +224,26 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// before the first change.
     #[inline]
     pub fn new(tlb: &'a T, state: &'a GatherState) -> Self {
-        Self::with(tlb, Some(state))
+        Self::with(tlb, Some(state), NOTHING, 0)
     }
 
     /// Returns a gather for a range that no other gather touches before the returned gather is finished. An
     /// example is a range of a space that no other task uses. The gather is not counted.
     #[inline]
     pub fn exclusive(tlb: &'a T) -> Self {
-        Self::with(tlb, None)
+        Self::with(tlb, None, NOTHING, 0)
+    }
+
+    /// Returns a gather for changes in `range`, which were announced. After its last flush, the gather passes
+    /// `heard` to [`Tlb::end_change`]; if `heard` is 0, there was nothing to announce. Without `state`, the
+    /// gather is [exclusive](Self::exclusive).
+    #[inline]
+    pub fn announced(tlb: &'a T, state: Option<&'a GatherState>, range: VaRange, heard: u32) -> Self {
+        Self::with(tlb, state, range, heard)
     }
 
     #[inline]
-    fn with(tlb: &'a T, state: Option<&'a GatherState>) -> Self {
+    fn with(tlb: &'a T, state: Option<&'a GatherState>, announced: VaRange, heard: u32) -> Self {
         Gather {
             tlb,
             state,
@@ -229,6 +256,8 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
             kept_pages: 0,
             max_kept_pages: 0,
             tables: ArrayVec::new(),
+            heard,
+            announced,
         }
     }
 
@@ -307,7 +336,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
 
     /// Adds a table that was just unlinked.
     pub(crate) fn add_table(&mut self, table: Pfn, span: VaRange) {
-        self.add_changed(span, true);
+        self.add_range(span, true);
         self.tables.push(table);
         if self.tables.is_full() {
             self.flush_and_release();
@@ -320,8 +349,16 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     /// # Panics
     /// Panics if there is no room; [`make_capacity`](Self::make_capacity) makes room.
     pub(crate) fn add_reclaimed_table(&mut self, table: Pfn, span: VaRange) {
-        self.add_changed(span, true);
+        self.add_range(span, true);
         self.tables.push(table);
+    }
+
+    /// Adds `span` to the range of the next flush.
+    #[inline]
+    fn add_range(&mut self, span: VaRange, tables: bool) {
+        self.start = self.start.min(span.start());
+        self.end = self.end.max(span.end());
+        self.tables_freed |= tables;
     }
 
     /// Flushes the changes made so far, without releasing frames or freeing tables. A caller that moves an
@@ -347,7 +384,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     #[inline]
     pub fn finish(&mut self) {
         let overlaps = self.state.is_some_and(|state| state.others(u32::from(self.entered)));
-        if overlaps || self.has_pending() {
+        if overlaps || self.has_pending() || self.heard != 0 {
             self.finish_pending(overlaps);
         }
     }
@@ -370,7 +407,16 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
         {
             state.leave();
         }
+        self.end_change();
         self.release_and_free();
+    }
+
+    /// Ends the announced change, if there is one.
+    fn end_change(&mut self) {
+        let heard = core::mem::take(&mut self.heard);
+        if heard != 0 {
+            self.tlb.end_change(self.announced, heard);
+        }
     }
 
     /// Returns true if [`finish`](Self::finish) has anything to do.
@@ -439,9 +485,12 @@ impl<T: Tlb, const FRAMES: usize> StaleTranslations for Gather<'_, T, FRAMES> {
 
     #[inline]
     fn add_changed(&mut self, span: VaRange, tables: bool) {
-        self.start = self.start.min(span.start());
-        self.end = self.end.max(span.end());
-        self.tables_freed |= tables;
+        debug_assert!(
+            self.heard == 0 || self.announced.covers(span),
+            "a change of {span:?} outside the announced range {:?}",
+            self.announced
+        );
+        self.add_range(span, tables);
     }
 }
 
@@ -452,5 +501,6 @@ impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
             debug_assert!(false, "a gather was dropped before it was finished");
             self.finish();
         }
+        self.end_change();
     }
 }

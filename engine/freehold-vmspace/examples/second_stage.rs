@@ -6,6 +6,9 @@
 //! The guest gets memory at two places, as on real machines, and an image is copied into the memory. Then one
 //! round of dirty logging, as used for live migration, finds the pages that the guest writes: all pages lose
 //! the right to write, and the fault handler restores the right of a page that faults.
+//!
+//! Here the memory belongs to the guest alone. The folder of examples of `freehold-machine` has a guest
+//! whose memory is a part of a process, with a second stage that follows the process.
 
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::PAGE_SIZE;

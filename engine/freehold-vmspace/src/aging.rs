@@ -38,10 +38,13 @@ impl<P: Platform> VmSpace<P> {
     /// Linux. If there is no memory to split a huge page, the walk ends there, because the bits are only
     /// hints.
     pub fn age(&self, range: UserRange, what: Aging) {
+        if what != Aging::LazyFree {
+            self.clear_young(range.va());
+        }
         if what == Aging::AccessedIfUnshared {
             return self.age_in(range, what, &mut NotCached);
         }
-        let mut gather: VmGather<'_, P, 1> = self.gather();
+        let mut gather: VmGather<'_, P, 1> = self.gather(range.va());
         self.age_in(range, what, &mut gather);
         gather.finish();
     }

@@ -26,7 +26,7 @@ impl<P: Platform> VmSpace<P> {
         if range.len() == PAGE_SIZE && self.flush_unless(at, |pte| pte.flags().intersects(stores)) {
             return;
         }
-        let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather() };
+        let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather(range.va()) };
         let walked = self.walk(range.va(), &mut cleaner);
         debug_assert!(walked.is_ok(), "file mappings have no large leaves to split");
         cleaner.gather.finish();

@@ -27,7 +27,7 @@ impl<P: Platform> VmSpace<P> {
         table: PteTable<'_, P::Format, P>,
         look: impl FnOnce(&mut PteGuard<'_, P::Format, P>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let mut gather = self.exclusive_gather::<1>();
+        let mut gather = self.exclusive_gather::<1>(table.span());
         let mut table = table.lock();
         look(&mut table)?;
         table.change_each(table.span(), &mut gather, |_, pte| {
@@ -65,8 +65,8 @@ impl<P: Platform> VmSpace<P> {
     /// Until this call returns, no task faults in the range, reads its entries, or reaches the range through
     /// the reverse map.
     pub unsafe fn clear_small(&self, range: UserRange, zap: Zap) {
-        let mut gather = self.exclusive_gather();
         let span = range.va();
+        let mut gather = self.exclusive_gather(span);
         self.zap(range, zap, &mut gather);
         // SAFETY: the range was zapped just now; the caller promises the other conditions. `gather` frees
         // tables to this space's platform.

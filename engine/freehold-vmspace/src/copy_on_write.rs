@@ -8,7 +8,7 @@
 //! `tests/fork/held_pages.rs` of `freehold` tests this.
 
 use crate::{Pfn, RssKind, VirtAddr, VmSpace, platform::Platform};
-use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable};
+use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteGuard, PteTable, VaRange};
 
 /// A page that is mapped without the right to write.
 #[doc(hidden)]
@@ -108,7 +108,7 @@ impl<P: Platform> VmSpace<P> {
     ) -> bool {
         // An exclusive gather is enough: the lock is released only after the flush and the new entry, so no
         // other gather sees the entry empty.
-        let mut gather = self.exclusive_gather::<1>();
+        let mut gather = self.exclusive_gather::<1>(VaRange::entry(address, Level::Pte));
         let Some(mut guard) = table.lock_linked() else { return false };
         // The caller's reference keeps the frame from becoming another page, so an equal number means the
         // same page. Any other entry, writable or not, was installed by another task. The caller then looks

@@ -13,7 +13,7 @@ use crate::{
     platform::Platform,
 };
 use freehold_pagetable::{
-    Format, Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, UnmappedFrame,
+    Format, Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, UnmappedFrame, VaRange,
 };
 
 #[doc(hidden)]
@@ -50,7 +50,7 @@ impl<P: Platform> VmSpace<P> {
     /// true if the entry was replaced. The caller has a reference to `pfn`. When this returns, no processor
     /// uses the old entry, and the frame's dirty bit records every store through the entry.
     pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
-        let mut gather: VmGather<'_, _, 1> = self.gather();
+        let mut gather: VmGather<'_, _, 1> = self.gather(VaRange::entry(address, level));
         let taken = self.with_entry(address, level, pfn, |leaf| {
             // A write protection by a userfaultfd outlives the page: a marker keeps it.
             let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
@@ -77,7 +77,7 @@ impl<P: Platform> VmSpace<P> {
     /// Clears the write permission and the dirty bit of the entry at `address` if the entry maps `pfn`, so
     /// that the next store through the entry faults. Returns true if the entry changed.
     pub fn clean_entry(&self, address: VirtAddr, pfn: Pfn) -> bool {
-        let mut gather: VmGather<'_, _, 1> = self.gather();
+        let mut gather: VmGather<'_, _, 1> = self.gather(VaRange::entry(address, Level::Pte));
         let changed = self.with_entry(address, Level::Pte, pfn, |leaf| {
             let (old, new) = leaf.change(&mut gather, |pte| cleaned(self.platform(), pte));
             if old.flags().contains(PteFlags::DIRTY) {
@@ -89,8 +89,8 @@ impl<P: Platform> VmSpace<P> {
         changed == Some(true)
     }
 
-    /// Clears the accessed bit of the entry at `address` if the entry maps `pfn`. Returns true if the bit was
-    /// set.
+    /// Clears the accessed bit of the entry at `address` if the entry maps `pfn`, also that of the listeners
+    /// of the space. Returns true if one was set.
     pub fn take_accessed(&self, address: VirtAddr, pfn: Pfn) -> bool {
         if let Some(table) = self.pmd_table(address) {
             // A query does not split a huge page.
@@ -102,16 +102,17 @@ impl<P: Platform> VmSpace<P> {
                 let mut guard = table.lock();
                 if is_huge(guard.get(address)) {
                     // No flush, here and below: see `Engine::referenced`.
-                    return was_accessed(
-                        guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pmd)),
-                    );
+                    let young = self.clear_young(VaRange::entry(address, Level::Pmd));
+                    let changed = guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pmd));
+                    return was_accessed(changed) || young;
                 }
             }
         }
         let Some(mut guard) = self.lock_pte_table(address) else { return false };
         match guard.get(address).kind(Level::Pte) {
             Kind::Leaf { pfn: found, .. } if found == pfn => {
-                was_accessed(guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pte)))
+                let young = self.clear_young(VaRange::entry(address, Level::Pte));
+                was_accessed(guard.change(address, &mut NotCached, |pte| unused(pte, Level::Pte))) || young
             }
             _ => false,
         }

@@ -36,6 +36,8 @@ pub enum Discardable {
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Frees the discardable pages of `range`, which lies in a VMA of anonymous memory. Returns their number.
+    /// Frees none if a listener of the space refuses the change: an eviction does not wait for a device,
+    /// which may wait for memory.
     ///
     /// A huge page is freed if the range covers it and all of it is discardable. A huge page of which the
     /// range covers a part is split.
@@ -44,7 +46,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// The locks of [`zap`](Self::zap).
     pub fn evict_discardable(&self, range: UserRange, which: Discardable) -> u64 {
-        let mut evictor = AnonEvictor { vm: self, which, gather: self.gather(), pages: 0 };
+        let Ok(gather) = self.try_gather(range.va()) else { return 0 };
+        let mut evictor = AnonEvictor { vm: self, which, gather, pages: 0 };
         // Cannot fail: a table is deposited for the split of each huge page.
         let walked = self.walk(range.va(), &mut evictor);
         debug_assert!(walked.is_ok(), "an eviction ran out of memory");
@@ -57,6 +60,7 @@ impl<P: Platform> VmSpace<P> {
     /// Unmaps the pages of page caches in `range` that no other entry maps, and appends their addresses to
     /// `runs`, ascending. Returns the address at which to continue: the end of the range, or the first page
     /// for which `runs` had no room. With `keep_wp`, markers keep the write protection by a userfaultfd.
+    /// Unmaps none if a listener of the space refuses the change.
     ///
     /// # Locks
     ///
@@ -67,8 +71,9 @@ impl<P: Platform> VmSpace<P> {
         keep_wp: bool,
         runs: &mut ArrayVec<UserRange, RUNS>,
     ) -> u64 {
-        let (gather, rss) = (self.gather(), Rss::default());
-        let mut evictor = CachedEvictor { vm: self, keep_wp, gather, rss, runs, next: range.end() };
+        let Ok(gather) = self.try_gather(range.va()) else { return range.end() };
+        let (rss, next) = (Rss::default(), range.end());
+        let mut evictor = CachedEvictor { vm: self, keep_wp, gather, rss, runs, next };
         let walked = self.walk(range.va(), &mut evictor);
         debug_assert!(matches!(walked, Ok(Walked::All | Walked::Stopped(_))), "file pages are not split");
         let CachedEvictor { mut gather, rss, next, .. } = evictor;

@@ -32,7 +32,7 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// Fails if there is no memory for a table. The pages before the failure are guarded.
     pub fn install_guards(&self, range: UserRange, shared: bool) -> Result<(), NoMemory> {
-        let mut gather = self.gather();
+        let mut gather = self.gather(range.va());
         let mut installer =
             Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
         let walked = self.walk(range.va(), &mut installer);

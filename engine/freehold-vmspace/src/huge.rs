@@ -12,7 +12,7 @@ use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
     platform::{FramePurpose, FrameRequest, Platform},
 };
-use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags};
+use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags, VaRange};
 
 /// Number of frames of a huge page.
 const FRAMES: u64 = Level::Pmd.frames();
@@ -67,7 +67,7 @@ impl<P: Platform> VmSpace<P> {
     ) -> bool {
         // As with the copy of a small page: once one processor can write, no processor reads the zeroes any
         // more.
-        let mut gather = self.exclusive_gather::<1>();
+        let mut gather = self.exclusive_gather::<1>(VaRange::entry(address, Level::Pmd));
         let mut guard = table.lock();
         let zeroes = match guard.get(address).kind(Level::Pmd) {
             Kind::Leaf { flags, .. } => flags.contains(PteFlags::SPECIAL),

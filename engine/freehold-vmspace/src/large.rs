@@ -88,7 +88,7 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// Fails if there is no memory for a table. The pages before the failure are protected.
     pub fn write_protect_large(&self, level: Level, range: UserRange, mark: bool) -> Result<(), NoMemory> {
-        let mut gather: ForkGather<'_, P> = self.gather();
+        let mut gather: ForkGather<'_, P> = self.gather(range.va());
         let done = pages(range, level).try_for_each(|address| {
             if mark {
                 self.large_table(address, level)?;

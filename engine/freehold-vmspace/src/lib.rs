@@ -10,7 +10,8 @@
 //! The crate `freehold` builds address spaces with the behaviour of Linux on this crate. An item is
 //! `#[doc(hidden)]` only if it would be unsound without the rules of `freehold`: the item counts references
 //! and entries, or trusts its caller to keep tables linked. A space is also useful [by itself](VmSpace::map)
-//! to a single owner: `examples/second_stage.rs` uses a space as the memory of a guest.
+//! to a single owner: `examples/second_stage.rs` uses a space as the memory of a guest. A guest whose memory
+//! is a part of a process follows the process as a [`Listener`] (`docs/guide/devices.md`).
 //!
 //! # Files
 //!
@@ -25,6 +26,7 @@
 //! | `aging.rs`, `soft_dirty.rs` | clearing accessed, dirty and soft-dirty bits |
 //! | `zap.rs`, `collapse.rs`, `evict.rs` | removing pages |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
+//! | `notify/` | listeners: devices and hypervisors that have translations of their own |
 //! | `entry.rs`, `migration_entry.rs` | one entry, found by the reverse map |
 //! | `residency.rs`, `rss.rs`, `rss_counters.rs` | which pages are present, and how many |
 //! | `standalone.rs` | a space without an address space above it |
@@ -55,6 +57,7 @@ mod large;
 mod memory;
 mod migration_entry;
 mod move_entries;
+mod notify;
 mod page_index;
 pub mod platform;
 mod protect;
@@ -89,6 +92,7 @@ pub use memory::{HugePageSize, HugePool, HugePoolCounts, Memory, NoHugePages, Ru
 #[doc(hidden)]
 pub use migration_entry::MigrationEntry;
 pub use move_entries::{MoveGather, TableMoves};
+pub use notify::{Interval, IntervalSequence, ListenError, Listener, ListenerId, Refused};
 pub use page_index::{PageCount, PageIndex, PageRange};
 pub use protect::Protect;
 pub use residency::{EntryRun, PageEntry, PageKind, Usage, UsageSum};

@@ -7,7 +7,7 @@
 //! ([`MigrationEntry::shared`]). `tests/rmap/moves.rs` of `freehold` tests moves.
 
 use crate::{Pfn, VirtAddr, VmGather, VmSpace, platform::Platform};
-use freehold_pagetable::{Format, Kind, Level, MarkerKind, NotCached, Pte, PteFlags};
+use freehold_pagetable::{Format, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, VaRange};
 
 /// The part of a replaced entry that the marker keeps.
 #[doc(hidden)]
@@ -58,7 +58,7 @@ impl MigrationEntry {
 impl<P: Platform> VmSpace<P> {
     /// Replaces the entry at `address` by a marker if the entry maps `pfn`.
     pub fn set_migration_entry(&self, address: VirtAddr, level: Level, pfn: Pfn) {
-        let mut gather: VmGather<'_, _, 1> = self.gather();
+        let mut gather: VmGather<'_, _, 1> = self.gather(VaRange::entry(address, level));
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();
             let frame = self.platform().frame(pfn);

@@ -22,27 +22,26 @@ use freehold_pagetable::{
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Write-protects the pages of `range`, a part of `run`, whose entries still are as reported. `level` is
-    /// the level of the entries: the lowest, or that of the huge pages of a pool. `gather` must flush before
-    /// the caller returns to the program.
+    /// the level of the entries: the lowest, or that of the huge pages of a pool. When this returns, no
+    /// processor stores to the pages.
     ///
     /// # Errors
     ///
     /// Fails if there is no memory for a table. The pages before the failure are protected.
-    pub fn protect_reported(
-        &self,
-        range: UserRange,
-        run: &EntryRun,
-        level: Level,
-        gather: &mut VmGather<'_, P, 1>,
-    ) -> Result<(), NoMemory> {
+    pub fn protect_reported(&self, range: UserRange, run: &EntryRun, level: Level) -> Result<(), NoMemory> {
         if run.write_protected {
             return Ok(());
         }
-        if level > Level::Pte {
-            return self.protect_reported_large(range, run, level, gather);
-        }
-        let mut reported = Reported { memory: self.memory(), run, gather };
-        Ok(self.walk(range.va(), &mut reported).map(|_| ())?)
+        let mut gather = self.gather(range.va());
+        let done = match level > Level::Pte {
+            true => self.protect_reported_large(range, run, level, &mut gather),
+            false => {
+                let mut reported = Reported { memory: self.memory(), run, gather: &mut gather };
+                self.walk(range.va(), &mut reported).map(|_| ()).map_err(NoMemory::from)
+            }
+        };
+        gather.finish();
+        done
     }
 
     /// Protects huge pages of a pool. Leaves out huge pages that lie only partly in the range.

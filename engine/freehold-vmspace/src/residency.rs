@@ -155,7 +155,7 @@ impl<P: Platform> VmSpace<P> {
         // A call that has changed the entry might still have to flush it (hazard C-4). Such a call entered
         // its gather before it released the change of the entry. So either the gather of this function finds
         // the gather of that call counted, and flushes, or the gather of that call has already flushed.
-        self.gather::<1>().finish();
+        self.table_gather().finish();
         true
     }
 }
@@ -218,7 +218,7 @@ impl<P: Platform> VmSpace<P> {
     /// size also counts as locked.
     pub fn add_usage(&self, range: UserRange, locked: bool, sum: &mut UsageSum) {
         let before = sum.0.pss;
-        let mut meter = UsageVisitor { platform: self.platform(), sum: &mut sum.0 };
+        let mut meter = UsageVisitor { vm: self, sum: &mut sum.0 };
         let _ = self.walk(range.va(), &mut meter);
         if locked {
             sum.0.locked += sum.0.pss - before;
@@ -375,14 +375,15 @@ impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
 
 /// A visitor that sums the memory in use.
 struct UsageVisitor<'p, P: Platform> {
-    platform: &'p P,
+    vm: &'p VmSpace<P>,
     /// Proportional sizes with their fraction.
     sum: &'p mut Usage,
 }
 
 impl<P: Platform> UsageVisitor<'_, P> {
-    fn add(&mut self, pfn: Pfn, flags: PteFlags) {
-        let frame = self.platform.frame(pfn);
+    /// Adds the page at `address`.
+    fn add(&mut self, address: VirtAddr, pfn: Pfn, flags: PteFlags) {
+        let frame = self.vm.platform().frame(pfn);
         let maps = u64::from(frame.maps().max(1));
         let dirty = flags.contains(PteFlags::DIRTY) || frame.is_dirty();
         let share = (PAGE_SIZE << FRACTION) / maps;
@@ -404,7 +405,9 @@ impl<P: Platform> UsageVisitor<'_, P> {
         }
         sum.anonymous += if frame.is_anon() { PAGE_SIZE } else { 0 };
         sum.lazy_free += if frame.is_lazily_freed() && !dirty { PAGE_SIZE } else { 0 };
-        sum.referenced += if flags.contains(PteFlags::ACCESSED) { PAGE_SIZE } else { 0 };
+        let referenced =
+            flags.contains(PteFlags::ACCESSED) || self.vm.test_young(VaRange::entry(address, Level::Pte));
+        sum.referenced += if referenced { PAGE_SIZE } else { 0 };
     }
 }
 
@@ -412,10 +415,12 @@ impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
 
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        table.for_each(range, |_, pte| {
+        table.for_each(range, |address, pte| {
             match pte.kind(Level::Pte) {
                 // A page without a record, such as the page of zeroes, counts as no memory.
-                Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => self.add(pfn, flags),
+                Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => {
+                    self.add(address, pfn, flags);
+                }
                 Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => {}
             }
             ControlFlow::Continue(())
@@ -426,7 +431,7 @@ impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
         if let Kind::Leaf { pfn, flags } = leaf.kind()
             && !flags.contains(PteFlags::SPECIAL)
         {
-            let frame = self.platform.frame(pfn);
+            let frame = self.vm.platform().frame(pfn);
             if frame.hugetlb().is_some() {
                 match leaf.is_shared() || frame.maps() > 1 {
                     true => self.sum.shared_hugetlb += range.len(),
@@ -434,9 +439,12 @@ impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
                 }
                 return ControlFlow::Continue(());
             }
-            let first = range.start().frame_in_leaf(leaf.level());
+            let first = pfn.add(range.start().frame_in_leaf(leaf.level()));
             let before = self.sum.anonymous;
-            (first..first + range.len() / PAGE_SIZE).for_each(|n| self.add(pfn.add(n), flags));
+            for n in 0..range.len() / PAGE_SIZE {
+                let address = VirtAddr::new(range.start().get() + n * PAGE_SIZE);
+                self.add(address, first.add(n), flags);
+            }
             self.sum.anonymous_huge += self.sum.anonymous - before;
         }
         ControlFlow::Continue(())

@@ -6,7 +6,7 @@
 //! first. `tests/hugetlb/shared.rs` of `freehold` tests this.
 
 use crate::{UserRange, VirtAddr, VmGather, VmSpace, platform::Platform};
-use freehold_pagetable::Level;
+use freehold_pagetable::{Level, VaRange};
 
 /// Span of one shared table.
 const SPAN: u64 = Level::Pmd.table_span();
@@ -18,12 +18,16 @@ fn spans(range: UserRange) -> impl Iterator<Item = VirtAddr> {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Unlinks the tables over `range` that other spaces also use. See
+    /// Unlinks the tables over `range` that other spaces also use, and flushes. The change covers the whole
+    /// spans of these tables, which may be larger than `range`. See
     /// [`PageTable::unshare`](freehold_pagetable::PageTable::unshare).
-    pub fn unshare_tables<const N: usize>(&self, range: UserRange, gather: &mut VmGather<'_, P, N>) {
+    pub fn unshare_tables(&self, range: UserRange) {
+        let whole = VaRange::of(range.start() - range.start() % SPAN, range.end().next_multiple_of(SPAN));
+        let mut gather: VmGather<'_, P, 1> = self.gather(whole);
         spans(range).for_each(|at| {
-            self.unshare(at, gather);
+            self.unshare(at, &mut gather);
         });
+        gather.finish();
     }
 
     /// Returns true if another space also uses a table over `range`. The result stays valid while no task

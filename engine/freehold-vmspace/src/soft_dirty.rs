@@ -21,7 +21,7 @@ impl<P: Platform> VmSpace<P> {
     /// Pinned anonymous pages keep both, because devices store to them without a fault. On Linux, they also
     /// stay soft-dirty.
     pub fn clear_soft_dirty(&self, range: UserRange) {
-        let mut gather: VmGather<'_, P, 1> = self.gather();
+        let mut gather: VmGather<'_, P, 1> = self.gather(range.va());
         let walked = self.walk(range.va(), &mut Clearing { platform: self.platform(), gather: &mut gather });
         debug_assert!(walked.is_ok(), "clearing bits in place ran out of memory");
         // Also flushes entries that other tasks have changed but not flushed yet, because no processor may

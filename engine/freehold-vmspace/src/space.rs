@@ -6,14 +6,17 @@
 //!
 //! No lock guards a whole space: each table has its own lock, and all other fields are atomic or never
 //! change. A space does not depend on VMAs. Its callers hold the locks that keep tables linked. Every change
-//! that removes a translation goes through a gather, which flushes.
+//! that removes a translation or a right goes through a gather, which announces the change to the listeners
+//! of the space (`notify/`) and flushes.
 #![expect(unsafe_code, reason = "frees page tables")]
 
 use crate::{
-    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, platform::Platform,
+    Memory, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr,
+    notify::{Heard, ListenError, Listener, ListenerId, Listeners, Refused},
+    platform::Platform,
     rss_counters::RssCounters,
 };
-use alloc::vec::Vec;
+use alloc::{sync::Arc, vec::Vec};
 use core::mem::ManuallyDrop;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
@@ -24,8 +27,13 @@ use freehold_sync::counted::Counted;
 
 /// The resources that the gathers of one space use: the platform's TLBs, the frame caches, and the memory for
 /// tables.
+// In this order: every gather reads the first fields of `listeners` and `memory`, which are next to each
+// other.
+#[repr(C)]
 pub struct SpaceTlb<P: Platform> {
     memory: Counted<Memory<P>>,
+    /// The listeners that hear about changes.
+    listeners: Listeners<P>,
     /// The platform's record of the processors that run this space.
     mmu: P::Mmu,
 }
@@ -37,6 +45,10 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 
     fn release(&self, frames: &[UnmappedFrame]) {
         self.memory.release(frames);
+    }
+
+    fn end_change(&self, range: VaRange, heard: u32) {
+        self.listeners.end(as_heard(range), heard);
     }
 
     unsafe fn free_tables(&self, tables: &[Pfn]) {
@@ -83,7 +95,7 @@ impl<P: Platform> VmSpace<P> {
             return Err(NoMemory);
         };
         Ok(VmSpace {
-            tlb: SpaceTlb { memory: memory.clone(), mmu },
+            tlb: SpaceTlb { memory: memory.clone(), listeners: Listeners::new(), mmu },
             table: ManuallyDrop::new(table),
             gathers: GatherState::new(),
             rss,
@@ -192,16 +204,98 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Returns a gather that may overlap other gathers of this space.
+    /// Returns a gather for changes in `range`, which may overlap other gathers of this space. Begins the
+    /// change for the listeners of the space; `finish` ends it.
+    ///
+    /// # Locks
+    ///
+    /// A listener may sleep, so the caller holds no spin lock. The caller takes the lock that keeps the
+    /// tables linked before it calls this function, because registration of a listener waits for these locks.
     #[inline]
-    pub fn gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
+    pub fn gather<const FRAMES: usize>(&self, range: VaRange) -> VmGather<'_, P, FRAMES> {
+        Gather::announced(&self.tlb, Some(&self.gathers), range, self.announce(range))
+    }
+
+    /// Returns a gather like [`gather`](Self::gather) for a change that must not sleep.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Refused`] if a listener would have to sleep.
+    #[inline]
+    pub fn try_gather<const FRAMES: usize>(
+        &self,
+        range: VaRange,
+    ) -> Result<VmGather<'_, P, FRAMES>, Refused> {
+        let heard = match self.has_listeners() {
+            true => self.tlb.listeners.try_begin(as_heard(range))?,
+            false => 0,
+        };
+        Ok(Gather::announced(&self.tlb, Some(&self.gathers), range, heard))
+    }
+
+    /// Returns a gather like [`gather`](Self::gather) for a range that no other gather can touch until the
+    /// returned gather is finished.
+    #[inline]
+    pub fn exclusive_gather<const FRAMES: usize>(&self, range: VaRange) -> VmGather<'_, P, FRAMES> {
+        Gather::announced(&self.tlb, None, range, self.announce(range))
+    }
+
+    /// Returns a gather for unlinking empty tables, or for a flush without a change. No listener hears about
+    /// it.
+    #[inline]
+    pub fn table_gather(&self) -> VmGather<'_, P, 1> {
         Gather::new(&self.tlb, &self.gathers)
     }
 
-    /// Returns a gather for a range that no other gather can touch until the returned gather is finished.
+    /// Returns a gather like [`table_gather`](Self::table_gather) that is
+    /// [exclusive](Self::exclusive_gather).
     #[inline]
-    pub fn exclusive_gather<const FRAMES: usize>(&self) -> VmGather<'_, P, FRAMES> {
+    pub fn exclusive_table_gather(&self) -> VmGather<'_, P, 1> {
         Gather::exclusive(&self.tlb)
+    }
+
+    /// Begins a change of `range` for the listeners, if there are any.
+    #[inline]
+    fn announce(&self, range: VaRange) -> Heard {
+        if self.has_listeners() { self.tlb.listeners.begin(as_heard(range)) } else { 0 }
+    }
+
+    /// Returns true if the space has a listener.
+    #[inline]
+    pub fn has_listeners(&self) -> bool {
+        self.tlb.listeners.any()
+    }
+
+    /// Adds a listener. Changes that are in progress may continue without a notification, so the caller waits
+    /// for them before the listener installs a translation.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the space has the maximum number of listeners.
+    pub fn add_listener(&self, listener: Arc<dyn Listener>) -> Result<ListenerId, ListenError> {
+        self.tlb.listeners.add(listener)
+    }
+
+    /// Removes a listener, and waits until it is not called any more.
+    pub fn remove_listener(&self, id: ListenerId) {
+        self.tlb.listeners.remove(id);
+    }
+
+    /// Tells the listeners that the space ends, and removes them.
+    pub fn release_listeners(&self) {
+        self.tlb.listeners.release();
+    }
+
+    /// Lets the listeners forget accesses to pages of `range`. Returns true if a listener has accessed one.
+    #[inline]
+    pub fn clear_young(&self, range: VaRange) -> bool {
+        self.tlb.listeners.clear_young(as_heard(range))
+    }
+
+    /// Returns true if a listener has accessed a page of `range`.
+    #[inline]
+    pub fn test_young(&self, range: VaRange) -> bool {
+        self.tlb.listeners.test_young(as_heard(range))
     }
 
     /// Adds `rss`, which may be negative, to the counts of resident pages.
@@ -316,6 +410,11 @@ impl<P: Platform> VmSpace<P> {
         // platform.
         unsafe { self.table.unlink_tables(self.platform(), range, free.start(), free.end(), gather) };
     }
+}
+
+/// Returns the range as listeners hear it.
+fn as_heard(range: VaRange) -> UserRange {
+    UserRange::new(range.start().get(), range.end().get())
 }
 
 /// A visitor that stops at the first entry that is not empty.

@@ -114,7 +114,7 @@ impl<P: Platform> VmSpace<P> {
     /// faults, and the fault handler restores the right.
     pub fn set_rights(&mut self, range: Range<u64>, rights: PteFlags) {
         let range = clipped::<P>(range);
-        let mut gather: VmGather<'_, P, 1> = self.gather();
+        let mut gather: VmGather<'_, P, 1> = self.gather(range.va());
         let write = rights.contains(PteFlags::WRITE);
         self.protect(range, Protect { rights, write, shared: false }, Some(&mut gather));
         gather.finish();
@@ -128,9 +128,9 @@ impl<P: Platform> VmSpace<P> {
         if range.is_empty() {
             return;
         }
-        let mut gather = self.exclusive_gather();
-        self.zap(range, Zap::new(false), &mut gather);
         let span = range.va();
+        let mut gather = self.exclusive_gather(span);
+        self.zap(range, Zap::new(false), &mut gather);
         // SAFETY: the range was zapped just now. The caller has exclusive access to the space, so no other
         // task finds or fills a table.
         unsafe { self.unlink_tables(span, span, &mut gather) };
@@ -153,6 +153,7 @@ impl<P: Platform> Drop for VmSpace<P> {
     /// left at this time.
     #[expect(unsafe_code, reason = "frees the tables")]
     fn drop(&mut self) {
+        self.release_listeners();
         if !self.is_empty_range(VaRange::of(0, P::Format::USER_END)) {
             self.unmap(0..P::Format::USER_END);
         }

@@ -26,7 +26,7 @@ impl<P: Platform> VmSpace<P> {
     /// Fails if there is no memory for a table. The pages before the failure are protected.
     pub fn write_protect(&self, range: UserRange, mark: bool) -> Result<(), NoMemory> {
         let range = range.va();
-        let mut gather = self.gather();
+        let mut gather = self.gather(range);
         let walked = match mark {
             true => self.walk(range, &mut Marking(&mut gather)),
             false => self.walk(range, &mut Protecting(&mut gather)),

@@ -117,7 +117,7 @@ impl<P: Platform> VmSpace<P> {
     /// Zaps `range` with a gather of its own, calls `then` before the flush, and flushes.
     fn discard_then(&self, range: UserRange, zap: Zap, then: impl FnOnce(&mut VmGather<'_, P>)) {
         let mut room = Vec::new();
-        let mut gather = self.gather();
+        let mut gather = self.gather(range.va());
         self.set_gather_buffer(&mut gather, &mut room, range);
         self.zap(range, zap, &mut gather);
         then(&mut gather);

@@ -38,8 +38,10 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 impl<P: Platform> Shared for AddressSpace<P> {
-    /// Unmaps all mappings. Afterwards no task reaches this space through a file.
+    /// Tells the listeners that the space ends, and unmaps all mappings. Afterwards no task reaches this
+    /// space through a file.
     fn end(&self) {
+        self.vm.release_listeners();
         let guard = self.write_exclusive_range_unkillable(UserRange::new(0, Self::TASK_SIZE));
         guard.unmap_all_unreferenced();
     }

@@ -119,7 +119,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         child.brk.store(self.space.brk.load(Relaxed), Relaxed);
         child.put_arguments(self.space.arguments());
         child.pkeys.inherit(&copy, self);
-        let mut gather = self.space.vm.gather();
+        let mut gather = self.space.vm.gather(UserRange::ALL.va());
         let (mut kept, mut rounds) = (0, Rounds::new());
         let copied = self.vmas(UserRange::ALL).try_for_each(|vma| {
             rounds.again::<P>()?;

@@ -155,8 +155,9 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
+        let opened = ArrayVec::new();
         let mut protection =
-            Protection { space: self, gather: None, access, pkey, opened: ArrayVec::new(), done_to: None };
+            Protection { space: self, range, gather: None, access, pkey, opened, done_to: None };
         let done = self.retry_when_short(|| {
             // Another task may have changed the part that an earlier attempt has completed.
             let range = protection.done_to.map_or(range, |at| range.with_start(at));
@@ -215,6 +216,8 @@ impl<P: Platform> AddressSpace<P> {
 struct Protection<'s, P: Platform> {
     /// The address space of the call.
     space: &'s AddressSpace<P>,
+    /// The range of the current attempt.
+    range: UserRange,
     /// Pending flushes of revoked rights. The gather has minimal capacity, because no frame is freed.
     gather: Option<VmGather<'s, P, 1>>,
     /// New access rights.
@@ -240,6 +243,7 @@ impl<P: Platform> Protection<'_, P> {
         if !self.has_key(guard) {
             return Err(MprotectError::Invalid);
         }
+        self.range = range;
         let done = guard
             .for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.protect_part(guard, vma, part));
         match done {
@@ -254,6 +258,8 @@ impl<P: Platform> Protection<'_, P> {
     fn flush(&mut self) {
         if let Some(gather) = &mut self.gather {
             gather.finish();
+            // The next attempt announces its change again.
+            self.gather = None;
         }
     }
 
@@ -353,7 +359,7 @@ impl<P: Platform> Protection<'_, P> {
         let change = Protect { rights: vma_pte_flags(new), write, shared };
         let only_given = (new & VmFlags::ACCESS).contains(old & VmFlags::ACCESS);
         let taken = !only_given || new.pkey() != old.pkey();
-        let gather = taken.then(|| self.gather.get_or_insert_with(|| space.vm.gather()));
+        let gather = taken.then(|| self.gather.get_or_insert_with(|| space.vm.gather(self.range.va())));
         space.vm.protect(part, change, gather);
     }
 

@@ -86,7 +86,7 @@ impl<P: Platform> WriteGuard<'_, P> {
             return Err(error.into());
         }
         // No step can fail from here on.
-        let mut gather: MoveGather<'_, P> = space.vm.gather();
+        let mut gather: MoveGather<'_, P> = space.vm.gather(from.va());
         let mut walkers_out = RmapEdit::of(vma);
         space.vm.move_entries(from, target, TableMoves::Never, &mut gather, |_| ());
         right.set_bounds_within(&mut walkers_out, to, vma.pgoff());

@@ -82,7 +82,7 @@ use freehold_sync::{
     RwSemReadGuard, RwSemWriteGuard,
     atomic::Ordering::{Relaxed, Release},
 };
-use freehold_vmspace::{PageRange, UserRange, VmGather, VmSpace};
+use freehold_vmspace::{PageRange, UserRange, VmSpace};
 
 /// Bytes that one shared table spans.
 pub(crate) const SPAN: u64 = Level::Pmd.table_span();
@@ -180,22 +180,10 @@ impl<P: Platform> Vma<P> {
     }
 }
 
-/// Unlinks from `vm` the tables over `range` that other spaces also use. The CPUs of `vm` can use the tables
-/// until `gather` is flushed. The caller must flush before it drops `_edit`.
-pub(crate) fn leave_tables<P: Platform, const N: usize>(
-    vm: &VmSpace<P>,
-    range: UserRange,
-    _edit: &RmapWriteGuard<'_, P, IMmap>,
-    gather: &mut VmGather<'_, P, N>,
-) {
-    vm.unshare_tables(range, gather);
-}
-
-/// Unshares the tables over `range` and flushes.
-pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: UserRange, edit: &RmapWriteGuard<'_, P, IMmap>) {
-    let mut gather: VmGather<'_, _, 1> = vm.gather();
-    leave_tables(vm, range, edit, &mut gather);
-    gather.finish();
+/// Unlinks from `vm` the tables over `range` that other spaces also use, and flushes, before the caller drops
+/// `_edit`.
+pub(crate) fn unshare<P: Platform>(vm: &VmSpace<P>, range: UserRange, _edit: &RmapWriteGuard<'_, P, IMmap>) {
+    vm.unshare_tables(range);
 }
 
 impl<P: Platform> Vma<P> {

@@ -66,7 +66,7 @@ impl<P: Platform> Mapping<P> {
         let Some(size) = self.huge_page_size() else { return };
         self.each_alone(pages, |vm, vma, range| {
             wait_for_tables(vm, range, size);
-            let mut gather = vm.gather();
+            let mut gather = vm.gather(range.va());
             zap_own(vm, range, zap(vma), None, &mut gather);
             gather.finish();
         });

@@ -8,7 +8,7 @@
 //! loses the entry, or shares a table that is being emptied: `table_being_emptied_does_not_become_shared` in
 //! `tests/munmap/file_walks.rs` tests that.
 
-use super::{sharing::leave_tables, unmap_file::zap_own};
+use super::{sharing::unshare, unmap_file::zap_own};
 use crate::{
     platform::Platform,
     space::AddressSpace,
@@ -34,8 +34,7 @@ impl<P: Platform> AddressSpace<P> {
         if let Some(own) = vma.hugetlb() {
             own.close(&edit);
         }
-        leave_tables(&self.vm, vma.range(), &edit, gather);
-        gather.flush();
+        unshare(&self.vm, vma.range(), &edit);
         if kept_by_file {
             zap_own(&self.vm, vma.range(), vma.zap(), None, gather);
             gather.flush();
@@ -52,7 +51,7 @@ impl<P: Platform> AddressSpace<P> {
         let Some(size) = vma.huge_page_size() else { return };
         let _alone = vma.unshare_tables(&self.vm, part);
         let _excluded = self.kept_by_file(vma).map(|file| file.mapping().edit());
-        let mut gather = self.vm.gather();
+        let mut gather = self.vm.gather(part.va());
         let reserves = vma.hugetlb().and_then(|own| own.reserves());
         let zap = vma.zap().keep_wp(vma.keeps_wp());
         zap_own(&self.vm, part, zap, reserves.map(|reserves| (&**reserves, vma, size)), &mut gather);

@@ -7,6 +7,7 @@
 //! | `page.rs` | lookup of one page, on which every access is based |
 //! | `process_vm.rs` | copies between two address spaces |
 //! | `pin.rs` | pins of pages for devices and for the kernel |
+//! | `device.rs` | translations for devices that follow changes as listeners |
 //! | `arguments.rs` | /proc/PID/cmdline and environ |
 //!
 //! Each page is processed separately. The page is looked up, or faulted in, under the VMA's lock, and gets a
@@ -18,6 +19,7 @@
 //! (`engine/freehold/tests`), and `pins` and `forced` (`shuttle_engine`).
 
 mod arguments;
+mod device;
 mod page;
 mod pin;
 mod process_vm;

@@ -13,7 +13,7 @@ use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::Level;
 pub use freehold_vmspace::{EntryRun, MarkerKind, PageEntry, PageKind};
-use freehold_vmspace::{HugePageSize, UserRange, VmGather};
+use freehold_vmspace::{HugePageSize, UserRange};
 
 /// Number of runs that are collected under the locks before `sink` receives them. Each run takes 24 bytes of
 /// a kernel stack.
@@ -179,20 +179,15 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(written()[0].range.start(), at + PAGE_SIZE);
     /// ```
     pub fn protect_entries(&self, runs: &[EntryRun]) -> Result<(), UffdError> {
-        let (mut gather, mut rounds) = (self.vm.gather(), Rounds::new());
-        let protected = runs.iter().try_for_each(|run| self.protect_run(run, &mut gather, &mut rounds));
-        // Also flushes entries that other tasks have changed but not flushed yet: no store to the pages
-        // succeeds without a fault after this call has returned.
-        gather.finish();
+        let mut rounds = Rounds::new();
+        let protected = runs.iter().try_for_each(|run| self.protect_run(run, &mut rounds));
+        // Flushes entries that other tasks have changed but not flushed yet: no store to the pages succeeds
+        // without a fault after this call has returned.
+        self.vm.table_gather().finish();
         protected
     }
 
-    fn protect_run(
-        &self,
-        run: &EntryRun,
-        gather: &mut VmGather<'_, P, 1>,
-        rounds: &mut Rounds,
-    ) -> Result<(), UffdError> {
+    fn protect_run(&self, run: &EntryRun, rounds: &mut Rounds) -> Result<(), UffdError> {
         let mut at = run.range.start();
         while at < run.range.end() {
             rounds.again::<P>()?;
@@ -201,7 +196,7 @@ impl<P: Platform> AddressSpace<P> {
                 let batch = part.start().saturating_add(BATCH * level.span());
                 let end = part.end().min(run.range.end()).min(batch);
                 if part.start() < end && vma.is_wp_async() {
-                    self.vm.protect_reported(UserRange::new(part.start(), end), run, level, gather)?;
+                    self.vm.protect_reported(UserRange::new(part.start(), end), run, level)?;
                 }
                 Ok::<_, UffdError>(end.max(at))
             });

@@ -29,7 +29,6 @@ use crate::{UserRange, platform::Platform, space::state::closings::Closings};
 use freehold_pagetable::VaRange;
 use freehold_range::HAS_WAITERS;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
-use freehold_vmspace::VmGather;
 
 impl Closings {
     /// Counts a reservation that was inserted into the tree.
@@ -89,7 +88,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.supports_range_writers() && (!counted || self.has_range_writers()) {
             return self.end_closing_as_range_writer(span, counted);
         }
-        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
+        let mut gather = self.vm.table_gather();
         let guard = self.write();
         // Range writers that wait for this reservation have set `HAS_WAITERS` while the gate was open.
         let wanted = guard.right.find(span.start()).is_some_and(|it| it.value.get() & HAS_WAITERS != 0);

@@ -15,6 +15,7 @@
 //! | settings and arguments | `design.rs`, `map_flags.rs`, `mdwe.rs`, `pkeys.rs`, `thp.rs`, `arguments.rs` |
 //! | state without locks | `state/` |
 //! | shortage of memory | `shortage.rs` |
+//! | listeners | `listener.rs` |
 //!
 //! A new field of `AddressSpace` needs a comment that says which lock guards it, its initial value in `make`,
 //! and a line in `announce!`, by which the simulation names the cache lines of the field.
@@ -28,6 +29,7 @@ mod cpu_arena;
 pub(crate) mod design;
 pub(crate) mod held_lock;
 pub mod limits;
+mod listener;
 pub mod locking;
 pub(crate) mod map_flags;
 mod mdwe;
@@ -47,7 +49,9 @@ pub(crate) mod write_right;
 pub use crate::vma::VmaInfo;
 pub use design::{HugetlbLock, Locking, Unmap, Write};
 pub use freehold_sync::FaultLock;
-pub use freehold_vmspace::{Rss, RssKind};
+pub use freehold_vmspace::{
+    Interval, IntervalSequence, ListenError, Listener, ListenerId, Refused, Rss, RssKind,
+};
 pub use map_flags::{MapFlags, Prot};
 pub use state::{
     arguments::Arguments,

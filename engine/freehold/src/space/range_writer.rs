@@ -251,7 +251,9 @@ impl<P: Platform> AddressSpace<P> {
             // entry that this one has cleared. A shared gather would increment the space's count of gathers.
             // All writers would then share the cache line of the count, and each of them would have to flush
             // everything.
-            unsafe { self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_gather())) };
+            unsafe {
+                self.vm.unlink_tables(part.va(), hole, gathered.insert(self.vm.exclusive_table_gather()))
+            };
         });
         if let Some(mut gather) = gathered {
             gather.finish();

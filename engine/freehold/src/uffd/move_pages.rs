@@ -244,7 +244,7 @@ impl<'m, P: Platform> Mover<'m, P> {
             }
             return self.pass_hole(moved, len).map_err(Obstacle::Error);
         };
-        let mut gather: VmGather<'_, _, 1> = space.vm.gather();
+        let mut gather: VmGather<'_, _, 1> = space.vm.gather(VaRange::of(from.get(), from.get() + len));
         // Checks in the same read section as the moves, so that a change that waits for a grace period finds
         // the pages at their new place.
         let rcu = P::rcu_read();

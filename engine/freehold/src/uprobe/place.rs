@@ -20,7 +20,7 @@ use crate::{
     space::AddressSpace,
     vma::Vma,
 };
-use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard};
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
 use freehold_vmspace::{AnonPage, Memory, MigrationEntry, PageIndex, UserRange, VmGather, VmSpace};
 
 /// Number of bytes that are compared at a time.
@@ -82,7 +82,7 @@ pub(super) fn settle_probes<P: Platform>(
         // A shared gather, because another task may have cleared the entry and not flushed it yet (hazard
         // C-4). `settle` flushes before it releases the table's lock. Frames taken out of the entry are freed
         // after the guard is dropped.
-        let mut gather = vm.gather();
+        let mut gather = vm.gather(VaRange::entry(address, Level::Pte));
         let Some(table) = vm.pte_table(address) else { return Ok(()) };
         // `original` is dropped after the RCU guard, because it may be the last reference to the page.
         let original = mapping.get_page(index);

@@ -73,7 +73,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         // visited before the source. In the second case, whole page tables move, and a walk may be in one of
         // them.
         let exposed = !fresh && landing.pgoff() <= source.pgoff();
-        let mut gather: MoveGather<'_, P> = self.space.vm.gather();
+        let mut gather: MoveGather<'_, P> = self.space.vm.gather(from.va());
         if let Some(huge) = huge {
             self.space.move_huge_pages(huge, source, from, to, &mut gather);
             return gather.finish();

@@ -42,7 +42,7 @@ use crate::{
         },
     },
 };
-use freehold_pagetable::{Access, Kind, MarkerKind, Pte, PteFlags, TableError};
+use freehold_pagetable::{Access, Kind, MarkerKind, Pte, PteFlags, TableError, VaRange};
 use freehold_vmspace::{MigrationEntry, PageRange, frame::NotMapped};
 use place::{HugePlace, Lacking, OwnPage, fill_slot, has_room};
 
@@ -247,7 +247,7 @@ impl<P: Platform> AddressSpace<P> {
         self.platform().copy_frames(new, old, place.level().frames());
         let flags = place.vma.flags();
         let pte = Pte::leaf(place.level(), new, vma_pte_flags(flags) | written(flags));
-        let mut gather = self.vm.exclusive_gather::<1>();
+        let mut gather = self.vm.exclusive_gather::<1>(VaRange::entry(place.address, place.level()));
         let Some(mut leaf) = self.lock_place(place) else {
             self.discard_own(place, own);
             return FaultOutcome::Retry;

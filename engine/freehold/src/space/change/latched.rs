@@ -11,6 +11,7 @@
 //! | no VMA is locked in memory, sealed, of huge pages, or watched by a userfaultfd | need memory for pages or notices |
 //! | no VMA has a reader | wait for the reader |
 //! | the range is small and no page is mapped in it | leave revoked rights in TLBs when the latch ends |
+//! | no listener is registered | wait for a device that must hear about revoked rights |
 //! | this CPU caches free VMAs | use the heap. VMAs that the change removes are freed after the latch |
 //!
 //! A change of attributes uses the write set (`change_or_claim`). New bounds of one VMA do not, because the
@@ -90,6 +91,7 @@ impl<P: Platform> WriteGuard<'_, P> {
     fn lock_simple(&self, range: UserRange) -> bool {
         let lock = |entry: &Entry| self.slot(entry).vma().is_some_and(|vma| self.try_lock_simple(vma));
         is_small(range)
+            && !self.space.vm.has_listeners()
             && self.space.engine.slab.caches(MAX_VMAS)
             && self.claims().all_claimed(lock)
             && self.space.vm.is_settled(range, true, || VaRange::of(0, 0))

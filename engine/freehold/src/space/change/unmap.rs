@@ -512,10 +512,10 @@ fn settle<P: Platform>(
 ) {
     let mut room = Vec::new();
     let mut gather = if files {
-        space.vm.gather()
+        space.vm.gather(span.va())
     } else {
         RmapEdit::unlink(list.iter());
-        space.vm.exclusive_gather()
+        space.vm.exclusive_gather(span.va())
     };
     // No processor runs an address space that is unmapped as a whole.
     if span != UserRange::ALL {
@@ -566,7 +566,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Unlinks and frees the page tables of `range`, in which no entry is left. Earlier translations were
     /// flushed.
     pub(crate) fn drop_tables(&self, guard: &WriteGuard<'_, P>, range: UserRange) {
-        let mut gather: VmGather<'_, _, 1> = self.vm.gather();
+        let mut gather = self.vm.table_gather();
         let free = guard.free_span(range);
         // SAFETY: the tables are empty, and the write lock keeps the tree unchanged: nothing is mapped in
         // `free`.

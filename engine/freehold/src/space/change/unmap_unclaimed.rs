@@ -161,7 +161,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// if the flush interrupts other processors, because an exclusive writer must not wait for such a flush.
     fn settle_small(self, detached: Detached<'s, P>, hole: VaRange) -> Unmapped<'s, P> {
         let (space, span) = (self.space, detached.span);
-        let mut gather = space.vm.exclusive_gather();
+        let mut gather = space.vm.exclusive_gather(span.va());
         detached.zap_unlinked(&mut gather);
         if space.has_empty_edge_tables(span, hole) {
             self.claims().with_hole_around(span.start(), span.end(), |before, behind| {
