@@ -36,6 +36,7 @@ mod fork;
 mod guards;
 mod huge;
 mod hugetlb;
+mod listeners;
 mod messages;
 mod mmap;
 mod mremap;

@@ -26,7 +26,7 @@ use freehold::{
     uffd::{Features, FillMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };
-use freehold_machine::Mmu;
+use freehold_machine::{Mmu, Shadow};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -305,6 +305,31 @@ fn mprotect_continues_behind_the_part_that_it_has_completed() {
             assert!(!rights(process, 4).is_empty());
         };
         assert!(with_every_failure(locking, prepare, meanwhile, call, |()| (), check) > 0, "{locking:?}");
+    }
+}
+
+/// A device has translations again when the second attempt begins, so each attempt must be announced.
+#[test]
+fn each_attempt_of_mprotect_notifies_the_listeners() {
+    static DEVICE: Mutex<Option<Arc<Shadow>>> = Mutex::new(None);
+    let fill_device = |space: &AddressSpace<Machine>| {
+        let device = DEVICE.lock().unwrap().clone().unwrap();
+        device.fill(space, (0..6).map(|page| BASE + page * PAGE));
+    };
+    for locking in Locking::ALL {
+        // Two VMAs, of which the second must be split.
+        let prepare = |process: &Process| {
+            anon(process, BASE, 6);
+            process.madvise(BASE + 2 * PAGE, 4 * PAGE, Advice::DontDump).unwrap();
+            for page in 0..6 {
+                process.handle_fault(BASE + page * PAGE, Access::WRITE).unwrap();
+            }
+            *DEVICE.lock().unwrap() = Some(Shadow::attach(process.space()).unwrap().0);
+            fill_device(process);
+        };
+        let call = |process: &Process| process.mprotect(BASE, 4 * PAGE, R).is_ok();
+        let check = |process: &Process| DEVICE.lock().unwrap().take().unwrap().check(process);
+        assert!(with_every_failure(locking, prepare, fill_device, call, |()| (), check) > 0, "{locking:?}");
     }
 }
 

@@ -17,14 +17,15 @@ use crate::kernel::Kernel;
 use crate::machine::MemoryShort;
 use crate::oracle;
 use crate::pool::Pool;
+use crate::shadow::Translations;
 use crate::space_slot::SpaceSlot;
 use crate::tlb::SpaceTag;
 use freehold::platform::Frame;
 use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};
 use std::io;
 use std::marker::PhantomData;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// Number of the first frame. The number is not 0, so that an uninitialised number is not a frame, and it is
 /// aligned for the largest leaf.
@@ -55,6 +56,10 @@ pub(crate) struct Inner<F: Format> {
     flushes: Box<[FlushCounts]>,
     /// Notifications of lost pages that `take_lost_pages` has not returned yet.
     pub(crate) lost_pages: Lock<Vec<(Pfn, u64)>>,
+    /// The translations of devices; see `shadow.rs`.
+    pub(crate) devices: Lock<Vec<Weak<Lock<Translations>>>>,
+    /// True if a device was ever attached.
+    pub(crate) has_devices: AtomicBool,
     /// Function that answers `Platform::memory_short`. Without a function the answer is `Fail`.
     pub(crate) memory_short: Lock<Option<Arc<MemoryShort<F>>>>,
     /// The kernel's half of every root table, if the machine has one.
@@ -113,6 +118,8 @@ impl<F: Format> Inner<F> {
             cpus: (0..config.cpus).map(|_| CpuShared::new(config.pkeys)).collect(),
             flushes: (0..host::MAX_CPUS).map(|_| FlushCounts::default()).collect(),
             lost_pages: Lock::new(Vec::new()),
+            devices: Lock::new(Vec::new()),
+            has_devices: AtomicBool::new(false),
             memory_short: Lock::new(None),
             kernel: None,
             format: PhantomData,

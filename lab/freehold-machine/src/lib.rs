@@ -17,6 +17,7 @@
 //! | failure injection | `inject` | makes allocations of frames and tables fail, per thread; [`FailingAllocator`] does the same for the heap |
 //! | kernel's half | `kernel` | entries of the root tables that all address spaces share |
 //! | programs | [`Process`] | passes the faults of a CPU to the engine |
+//! | devices | [`Shadow`] | keeps translations of an address space, which no flush reaches, as a listener |
 //! | reports | [`Accounting`], [`MachineStats`], `lock_log` | what is in use; counts of events; waits and holds of mmap locks |
 //! | helpers of tests | `compiled`, `effort`, `example`, `exempt`, `nodes` | compile the engine once; choose the number of cases; set up the engine of an example; leave allocations out of failure injection; choose the width of tree nodes |
 //!
@@ -88,6 +89,7 @@ mod oracle;
 mod pool;
 mod process;
 mod report;
+mod shadow;
 mod software_bits;
 mod space_slot;
 mod tlb;
@@ -117,4 +119,5 @@ pub use nodes::nodes_for;
 pub use pool::PoolCounts;
 pub use process::Process;
 pub use report::{Accounting, MachineStats};
+pub use shadow::Shadow;
 pub use software_bits::SoftwareBits;

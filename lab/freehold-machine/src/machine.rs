@@ -53,6 +53,11 @@ impl<F: Format> Machine<F> {
         Ok(Machine { inner: Arc::new(Inner::new(config)?) })
     }
 
+    /// Returns the state.
+    pub(crate) fn inner(&self) -> &Inner<F> {
+        &self.inner
+    }
+
     /// Claims a virtual CPU. One thread at a time may run the CPU.
     ///
     /// # Panics

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | use | a CPU serves an access from a leaf whose frame was freed, or freed and allocated again, since the walk; a CPU walks through a cached table that was freed |
 //! | free | a frame or table is freed while a TLB still leads to it |
+//! | device | a frame is freed while a device translates an address to it; see `shadow` |
 //! | poison | a freed frame or table was written to |
 //! | record | a frame is freed while the engine's record of it is not zero |
 //! | empty | a table is freed with entries in it |
@@ -77,6 +78,7 @@ pub(crate) fn frames_freed<F: Format>(inner: &Inner<F>, frames: &[Pfn]) {
     if inner.config.scan_on_free {
         scan_leaves(inner, frames);
     }
+    inner.assert_no_device_uses(frames);
     frames.iter().filter_map(|pfn| inner.page(*pfn)).for_each(|page| page.poison());
 }
 

@@ -7,8 +7,10 @@
 //! survive until a CPU uses the translation.
 
 use crate::common::*;
+use freehold::engine::{Config, Engine};
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
-use freehold_machine::MachineConfig;
+use freehold::space::{MapFlags, Prot, SpaceConfig};
+use freehold_machine::{MachineConfig, Process, Shadow};
 use freehold_pagetable::{Access, Format, Level, TableMemory, X86_4};
 use freehold_sync::atomic::Ordering::SeqCst;
 
@@ -291,5 +293,49 @@ fn leaked_frame_is_detected() {
         toy.frame();
         drop(toy.mmu);
         machine.accounting().assert_clean();
+    });
+}
+
+/// Returns a process with one page, and a device that has a translation of the page and hears of no change.
+fn deaf_device() -> (Process, std::sync::Arc<Shadow>) {
+    let engine = Engine::new(backed(), Config::default()).unwrap();
+    let process = Process::new(&engine, &SpaceConfig::new()).unwrap();
+    let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS | MapFlags::FIXED;
+    process.mmap(AT, PAGE, Prot::READ | Prot::WRITE, flags, None, 0).unwrap();
+    let (device, id) = Shadow::attach(process.space()).unwrap();
+    device.store(&process, AT, 7).unwrap();
+    process.unregister_listener(id);
+    (process, device)
+}
+
+#[test]
+#[should_panic(expected = "was freed while a device translates 0x400000 to it")]
+fn freeing_a_frame_that_a_device_uses_is_detected() {
+    run(|| {
+        let (process, device) = deaf_device();
+        process.munmap(AT, PAGE).unwrap();
+        process.engine().trim();
+        device.forget();
+    });
+}
+
+#[test]
+#[should_panic(expected = "a device may write to 0x400000, and the program may not")]
+fn device_with_a_right_that_its_entry_lacks_is_detected() {
+    run(|| {
+        let (process, device) = deaf_device();
+        process.mprotect(AT, PAGE, Prot::READ).unwrap();
+        device.check(&process);
+    });
+}
+
+#[test]
+#[should_panic(expected = "a device has another page at 0x400000")]
+fn device_with_another_page_than_its_entry_is_detected() {
+    run(|| {
+        let (process, device) = deaf_device();
+        let frame = process.frame_at(AT).unwrap();
+        process.engine().migrate(frame).unwrap();
+        device.check(&process);
     });
 }

@@ -62,6 +62,7 @@ fn more_wild_calls_do_not_panic() {
 /// Calls that wild lives make under another name, or do not make at all, with the reason.
 const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::new", "by `Process::new`"),
+    ("AddressSpace::register_listener", "by `Shadow::attach`"),
     ("AddressSpace::write", "shadowed by `Process::write`; called as `space().write()`"),
     ("Engine::files", "a reference"),
     ("Mapping::files", "a reference"),
@@ -106,6 +107,8 @@ const BELOW: &[(&str, &str)] = &[
     ("FrameRequest", "a request of the engine to a platform"),
     ("HugePage", "made by faults"),
     ("HugePageSize", "a value"),
+    ("Interval", "a count that `Shadow` uses"),
+    ("Listeners", "called by gathers"),
     ("Memory", "the engine's calls of the same names are made"),
     ("MigrationEntry", "a value of the engine"),
     ("PageCount", "a number"),

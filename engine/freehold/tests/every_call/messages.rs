@@ -10,7 +10,7 @@ use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
 use freehold_range::ClaimError;
 use freehold_sync::{Interrupted, Killed, ReadFail};
 use freehold_vmspace::{
-    MapError, NoHugePages, NoMemory, TakeError,
+    ListenError, MapError, NoHugePages, NoMemory, TakeError,
     frame::{NotMapped, ShareError},
 };
 use std::{collections::BTreeSet, error::Error, path::Path};
@@ -42,7 +42,7 @@ fn all() -> Texts {
         MbindError MdweError MergeError MigrateError MincoreError MlockError MmapError MprotectError
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
         PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError
-        ShmdtError SpaceError StackMoveError UffdError UffdReadError UffdRegisterError ShareError
+        ShmdtError SpaceError ListenError StackMoveError UffdError UffdReadError UffdRegisterError ShareError
     });
     let segv = |code| FaultError::Segv { addr: 0x1000, code };
     all.extend(named! {

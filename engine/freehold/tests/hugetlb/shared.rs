@@ -6,6 +6,7 @@
 
 use super::*;
 use freehold::{call::RemapFlags, space::Unmap};
+use freehold_machine::Shadow;
 
 /// Returns the number of page tables in use by all processes.
 fn tables(world: &World) -> usize {
@@ -42,6 +43,23 @@ fn two_processes_share_one_table() {
         other.check();
         other.munmap(BASE + 3 * SPAN, SPAN).unwrap();
         assert_eq!(process.load::<u64>(cpu, BASE + HUGE), Ok(2));
+    });
+}
+
+/// A process that leaves a shared table loses the translations of the whole span of the table.
+#[test]
+fn device_loses_the_pages_of_a_table_that_is_unshared() {
+    everywhere(2, |world, process, cpu| {
+        let (_, other) = two(world, process, cpu, 2);
+        let (device, _) = Shadow::attach(other.space()).unwrap();
+        let at = |page: u64| BASE + 3 * SPAN + page * HUGE;
+        for page in 0..2 {
+            assert_eq!(device.load(&other, at(page)), Ok(page + 1));
+        }
+        other.mprotect(at(0), HUGE, R).unwrap();
+        assert_eq!([0, 1].map(|page| device.translation(at(page))), [None; 2]);
+        device.check(&other);
+        assert_eq!(device.load(&other, at(1)), Ok(2));
     });
 }
 

@@ -144,6 +144,8 @@ struct Run {
     cpus: [Vcpu; 2],
     files: Vec<Known>,
     processes: Vec<(Process, Places)>,
+    /// A device with translations of each process, in the same order. It must hear of every change.
+    devices: Vec<Arc<Shadow>>,
     rng: Pcg64Mcg,
     failed: u64,
     story: String,
@@ -184,10 +186,12 @@ impl Run {
         let files = files.collect();
         let limits = Limits::new().may_inject_failure(true);
         let config = SpaceConfig::new().locking(locking).limits(limits);
-        let processes = vec![(Process::new(world.engine(), &config).unwrap(), Places::new())];
+        let process = Process::new(world.engine(), &config).unwrap();
+        let devices = vec![Shadow::attach(process.space()).unwrap().0];
+        let processes = vec![(process, Places::new())];
         let cpus = [world.machine.cpu(0), world.machine.cpu(1)];
         let story = format!("{locking:?}, {file_rmap:?}, FREEHOLD_SEED={seed}");
-        Run { world, cpus, files, processes, rng: Pcg64Mcg::seed_from_u64(seed), failed: 0, story }
+        Run { world, cpus, files, processes, devices, rng: Pcg64Mcg::seed_from_u64(seed), failed: 0, story }
     }
 
     fn pick(&mut self, n: u64) -> u64 {
@@ -207,12 +211,20 @@ impl Run {
         let at = self.at();
         let kind = self.pick(26);
         self.story += &format!("\n{step}: {kind} by {who} at {at:#x}");
+        let pages = (0..WINDOW).map(|n| BASE + n * PAGE);
+        let places: Vec<u64> = pages.chain([0, 1, 7, HUGE_PAGES - 1].map(|n| HUGE + n * PAGE)).collect();
+        for ((process, _), device) in self.processes.iter().zip(&self.devices) {
+            device.fill(process, places.iter().copied());
+        }
         match kind {
             0..3 => self.map(who),
             3..7 => self.store(who, at, step + 1),
             7 => self.force(who, at, step + 1),
             8 => self.fork(who),
-            9 if self.processes.len() > 1 => drop(self.processes.swap_remove(who)),
+            9 if self.processes.len() > 1 => {
+                drop(self.processes.swap_remove(who));
+                self.devices.swap_remove(who).assert_released();
+            }
             9 | 10 => self.carry(who, at),
             11 => self.protect(who, at),
             12 => self.discard(who, at),
@@ -225,8 +237,9 @@ impl Run {
             21 => self.write(step + 1),
             _ => {}
         }
-        for (process, _) in &self.processes {
+        for ((process, _), device) in self.processes.iter().zip(&self.devices) {
             process.check();
+            device.check(process);
         }
         self.files.iter().for_each(|known| known.file.mapping().check());
         self.look();
@@ -328,6 +341,7 @@ impl Run {
                     place.own = Own::Nothing;
                 }
             }
+            self.devices.push(Shadow::attach(child.space()).unwrap().0);
             self.processes.push((child, places));
         }
     }

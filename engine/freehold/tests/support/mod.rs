@@ -32,7 +32,7 @@ pub use freehold::{
     rmap::FileRmap,
     space::{Locking, MapFlags, Placement, Prot, SpaceConfig},
 };
-pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Task, nodes_for};
+pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Shadow, Task, nodes_for};
 pub use freehold_pagetable::{Pfn, X86_4};
 use rand_pcg::{
     Pcg64Mcg,

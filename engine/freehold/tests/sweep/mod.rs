@@ -13,6 +13,7 @@
 //! space. `retried.rs` has the operations that are tried again after the platform has made memory free.
 
 mod complete;
+mod heard;
 mod ops;
 mod own;
 mod retried;

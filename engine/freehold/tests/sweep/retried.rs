@@ -35,6 +35,7 @@ const RETRIED: &[&str] = &[
     "AddressSpace::fork",
     "AddressSpace::pin_user_pages",
     "AddressSpace::pin_user_pages_fast",
+    "AddressSpace::device_page",
     "AddressSpace::read_memory",
     "AddressSpace::write_memory",
     "Userfaultfd::copy",

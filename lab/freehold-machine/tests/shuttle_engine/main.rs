@@ -33,6 +33,7 @@ mod huge;
 mod hugetlb;
 mod killed;
 mod linear;
+mod listeners;
 mod mprotect;
 mod mremap;
 mod munmap;

@@ -31,7 +31,7 @@ use freehold::{
     space::{Arguments, MapFlags, Mdwe, Prot},
     vma::flags::VmFlags,
 };
-use freehold_machine::Process;
+use freehold_machine::{Process, Shadow};
 use std::ops::ControlFlow;
 
 /// Makes a call. Returns true if the call succeeded.
@@ -157,7 +157,7 @@ fn accessed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let addr = v.addr();
     let manner = v.of(&[AccessMode::Plain, AccessMode::Forced, AccessMode::Report]);
     let mut bytes = vec![3; v.size()];
-    match v.below(9) {
+    match v.below(10) {
         0 | 1 => {
             let access = Access { write: v.bit(), exec: v.bit(), user: v.bit(), pkru: v.wild() as u32 };
             space.handle_fault(addr, access).is_ok()
@@ -172,6 +172,19 @@ fn accessed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             let more = v.bit();
             let stop = |_: &[u8]| if more { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
             space.read_chunks(range, &mut bytes, stop).is_ok()
+        }
+        8 => {
+            let Ok((device, id)) = Shadow::attach(&space) else { return false };
+            let done = match v.bit() {
+                true => device.load(&space, addr).is_ok(),
+                false => space.device_page(addr, v.bit()).is_ok(),
+            };
+            // Otherwise the device stays attached until the space ends.
+            if v.bit() {
+                device.forget();
+                space.unregister_listener(id);
+            }
+            done
         }
         _ => {
             let other = stage.space(v);

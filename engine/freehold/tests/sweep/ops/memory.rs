@@ -229,6 +229,9 @@ pub const OPS: &[Op] = &[
         signal(s.process.store(&mut s.cpu, BASE - 3 * PAGE, 9u64))
     })
     .leaves(Left::Layout),
+    op("AddressSpace::device_page", "device_page", |s| {
+        s.process.device_page(s.at(5), true).map(|_| 0).map_err(|error| error.errno())
+    }),
     op("AddressSpace::read_memory", "read_memory", |s| {
         transferred(s.process.read_memory(s.at(5), &mut [0; 16], AccessMode::Plain), 16)
     }),
