@@ -13,9 +13,9 @@ use crate::{
 use freehold_vmspace::UserRange;
 
 impl<'s, P: Platform> WriteGuard<'s, P> {
-    /// Unmaps everything in an address space to which no task has a reference. Releases the lock before pages
-    /// are unmapped, without a closing reservation: no task is left that could map something. Needs no memory,
-    /// so it cannot fail. No range may be closing.
+    /// Unmaps everything in an address space to which no task has a reference. Releases the lock before
+    /// pages are unmapped, without a closing reservation: no task is left that could map something. Needs no
+    /// memory, so it cannot fail. No range may be closing.
     pub(crate) fn unmap_all_unreferenced(self) {
         let detached = self.detach_all();
         drop(self);
