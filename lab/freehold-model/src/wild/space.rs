@@ -234,9 +234,10 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         9 => space.mincore(addr, len, &mut bytes).is_ok(),
         10 => space.msync(addr, len, SyncFlags::from_bits_retain(v.flags(7) as u32)).is_ok(),
         11 => space.set_arguments(&Arguments { args: v.range(), env: v.range() }).is_ok(),
-        12 => match v.below(4) {
+        12 => match v.below(5) {
             0 => space.clear_soft_dirty().is_ok(),
             3 => space.drop_discardable() > 0,
+            4 => space.reap().is_ok(),
             1 => {
                 let mut runs = Vec::new();
                 space.page_entries(v.range(), |run| {
