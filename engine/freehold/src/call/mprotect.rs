@@ -243,6 +243,8 @@ impl<P: Platform> Protection<'_, P> {
         if !self.has_key(guard) {
             return Err(MprotectError::Invalid);
         }
+        // Each attempt announces its change.
+        self.gather = None;
         self.range = range;
         let done = guard
             .for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.protect_part(guard, vma, part));
@@ -258,8 +260,6 @@ impl<P: Platform> Protection<'_, P> {
     fn flush(&mut self) {
         if let Some(gather) = &mut self.gather {
             gather.finish();
-            // The next attempt announces its change again.
-            self.gather = None;
         }
     }
 
