@@ -68,6 +68,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         extend: impl FnOnce(&Entry) -> bool,
     ) -> Result<Filled, ClaimError> {
         assert_fits(with.start, with.end, core::slice::from_ref(with));
+        self.ensure_spares()?;
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, with.start);
         let LeafPath { leaf, at, .. } = latched.path;
@@ -128,7 +129,6 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
         cut: impl FnOnce(&Entry, u64, u64) -> bool,
     ) -> Result<bool, ClaimError> {
         assert!(start < end, "the removed range is empty");
-        let request = ClaimRequest::of(start, end, true, true);
         self.ensure_spares()?;
         let rcu = H::rcu_read();
         let latched = self.latch(&rcu, start);
@@ -144,6 +144,7 @@ impl<H: Host, const SLOTS: usize> ClaimWriter<'_, H, SLOTS> {
             }
             return Ok(true);
         }
+        let request = ClaimRequest::of(start, end, true, true);
         let claimed = self.claim_in_leaf(latched, &request);
         drop(rcu);
         claimed.unwrap_or_else(|| self.claim_across(&request)).map(|()| false)
