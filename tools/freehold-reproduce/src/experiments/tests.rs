@@ -81,7 +81,7 @@ fn median(table: &Table, row: &str, column: &str) -> f64 {
 #[test]
 fn munmap_hold() {
     let found = run("munmap-hold");
-    assert_eq!((found.tables.len(), found.plots.len()), (7, 3));
+    assert_eq!((found.tables.len(), found.plots.len()), (8, 3));
     let (holds, read) = (table(&found, "sum of all holds"), table(&found, "for reading"));
     for size in ["4 KiB", "1 MiB", "8 MiB"] {
         for design in ["Exclusive", "Sectioned", "Released"] {
