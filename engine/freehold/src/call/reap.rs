@@ -13,16 +13,11 @@
 
 use crate::{
     platform::Platform,
-    space::AddressSpace,
+    space::{AddressSpace, change::vma_ranges::VmaRanges},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
 use freehold_sync::Killed;
-use freehold_vmspace::UserRange;
-
-/// Bytes whose pages are unmapped in one hold of the lock. A multiple of the size of a huge page, so that no
-/// huge page is split at the edge.
-const REAP_BYTES: u64 = 1 << 30;
 
 impl<P: Platform> AddressSpace<P> {
     /// Unmaps the private pages of all VMAs, including locked ones, so that a killed process frees most of
@@ -59,13 +54,11 @@ impl<P: Platform> AddressSpace<P> {
         loop {
             rounds.again::<P>()?;
             let guard = self.read_killable()?;
-            let Some(vma) = guard.next(at) else { return Ok(()) };
-            let start = at.max(vma.start());
-            let end = vma.end().min((start / REAP_BYTES + 1) * REAP_BYTES);
+            let Some((vma, part)) = guard.next_part(at) else { return Ok(()) };
             if is_reaped(vma) {
-                self.vm.discard(UserRange::new(start, end), vma.zap().keep_guards().keep_wp(vma.keeps_wp()));
+                self.vm.discard(part, vma.zap().keep_guards().keep_wp(vma.keeps_wp()));
             }
-            at = end;
+            at = part.end();
         }
     }
 }

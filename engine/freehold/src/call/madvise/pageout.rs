@@ -30,9 +30,6 @@ use freehold_vmspace::{Discardable, PAGE_SIZE, PageRange, UserRange};
 const RUNS: usize = if CHECKED { 2 } else { 64 };
 /// Maximum number of bytes of file pages that are unmapped in one hold of the lock.
 const FILE_BYTES: u64 = if CHECKED { 4 * PAGE_SIZE } else { 32 << 20 };
-/// Bytes whose discardable pages are dropped in one hold of the lock. A multiple of the size of a huge page,
-/// so that no huge page is split at the edge.
-const DROP_BYTES: u64 = 1 << 30;
 
 impl<P: Platform> AddressSpace<P> {
     /// Applies MADV_PAGEOUT to the VMAs in `range`, one part after the other. The mmap lock is held for one
@@ -143,11 +140,9 @@ impl<P: Platform> AddressSpace<P> {
         let (mut at, mut dropped) = (0, 0);
         loop {
             let Some(guard) = self.try_read() else { return dropped };
-            let Some(vma) = guard.next(at) else { return dropped };
-            let start = at.max(vma.start());
-            let end = vma.end().min((start / DROP_BYTES + 1) * DROP_BYTES);
-            dropped += self.discard_unneeded(vma, UserRange::new(start, end));
-            at = end;
+            let Some((vma, part)) = guard.next_part(at) else { return dropped };
+            dropped += self.discard_unneeded(vma, part);
+            at = part.end();
         }
     }
 }

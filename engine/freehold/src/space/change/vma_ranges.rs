@@ -19,6 +19,10 @@ pub(crate) enum HolePolicy {
     Stop,
 }
 
+/// Largest part of a VMA that [`VmaRanges::next_part`] returns, in bytes. A multiple of the size of a huge
+/// page, so that no huge page is split at the edge.
+const PART_BYTES: u64 = 1 << 30;
+
 /// A guard that returns VMAs in order of address.
 pub(crate) trait VmaRanges<P: Platform> {
     /// Returns the first VMA that ends above `addr`.
@@ -29,6 +33,14 @@ pub(crate) trait VmaRanges<P: Platform> {
     fn first_range(&self, range: UserRange) -> Option<(&Vma<P>, UserRange)> {
         let vma = self.above(range.start()).filter(|vma| vma.start() < range.end())?;
         Some((vma, UserRange::new(range.start().max(vma.start()), range.end().min(vma.end()))))
+    }
+
+    /// Returns the first VMA that ends above `addr`, and its part from `addr` to the next multiple of 1 GiB.
+    /// For walks of a whole space that hold a lock for one part at a time.
+    fn next_part(&self, addr: u64) -> Option<(&Vma<P>, UserRange)> {
+        let vma = self.above(addr)?;
+        let start = addr.max(vma.start());
+        Some((vma, UserRange::new(start, vma.end().min((start / PART_BYTES + 1) * PART_BYTES))))
     }
 
     /// Returns true if a part of `range` is not mapped.
