@@ -17,7 +17,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// pages are unmapped, without a closing reservation: no task is left that could map something. Needs no
     /// memory, so it cannot fail. No range may be closing.
     pub(crate) fn unmap_all_unreferenced(self) {
-        let detached = self.detach_all();
+        let detached = self.gather_all().detach_all();
         drop(self);
         detached.settle(UserRange::ALL.va()).retire();
     }
@@ -25,25 +25,16 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Unmaps everything and releases the lock, early if the design allows it. Cannot fail: without memory
     /// for the closing reservation, the lock is held until the end. No range may be closing.
     pub(crate) fn unmap_all_unlocking(self) {
+        let gathered = self.gather_all();
         let releases = matches!(self.space.locking.unmap.policy().held, MmapHold::Nothing);
-        if releases && self.reserve(1).is_ok() {
-            let gathered = self.gather_all();
-            if gathered.totals.vmas != 0 {
-                let detached = gathered.close(UserRange::new(0, AddressSpace::<P>::TASK_SIZE));
-                drop(self);
-                return detached.settle_released().retire();
-            }
+        if releases && gathered.totals.vmas != 0 && self.reserve(1).is_ok() {
+            let detached = gathered.close(UserRange::new(0, AddressSpace::<P>::TASK_SIZE));
+            drop(self);
+            return detached.settle_released().retire();
         }
-        let unmapped = self.detach_all().settle(UserRange::ALL.va());
+        let unmapped = gathered.detach_all().settle(UserRange::ALL.va());
         drop(self);
         unmapped.retire();
-    }
-
-    /// Performs prepare and commit for all VMAs, and leaves the tree empty.
-    fn detach_all(&self) -> Detached<'s, P> {
-        let gathered = self.gather_all();
-        self.clear_tree();
-        gathered.detach(UserRange::ALL)
     }
 
     /// Performs prepare for all VMAs. Cannot fail, because no VMA is split. The range is all of user space:
@@ -54,5 +45,13 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             gathered.add(vma);
         }
         gathered
+    }
+}
+
+impl<'s, P: Platform> Gathered<'_, 's, P> {
+    /// Performs commit for all VMAs of the space, and leaves the tree empty.
+    fn detach_all(self) -> Detached<'s, P> {
+        self.guard.clear_tree();
+        self.detach(UserRange::ALL)
     }
 }
