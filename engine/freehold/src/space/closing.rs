@@ -177,6 +177,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// Fails with [`Killed`] if a fatal signal arrives first.
     pub(crate) fn wait_for_closing(&self) -> Result<bool, Killed> {
+        // Without the lock this is a hint, so that a caller that waits for nothing does not stop other tasks.
+        if self.closings.counted.load(Relaxed) == 0 {
+            return Ok(false);
+        }
         let guard = self.write_killable()?;
         if self.closings.counted.load(Relaxed) == 0 {
             return Ok(false);
