@@ -52,6 +52,6 @@ pub(super) fn assert_fits(start: u64, end: u64, with: &[Entry]) {
 
 /// Returns true if the entries, which are ascending and inside the range, leave no gap in it.
 #[inline]
-pub(super) fn fill_range(start: u64, end: u64, with: &[Entry]) -> bool {
+pub(super) fn leave_no_gap(start: u64, end: u64, with: &[Entry]) -> bool {
     with.iter().map(|entry| entry.end - entry.start).sum::<u64>() == end - start
 }

@@ -15,7 +15,7 @@ use allocator_api2::alloc::AllocError;
 use freehold_sync::Host;
 
 use super::busy_nodes::BusyNodes;
-use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits, fill_range};
+use super::entry::{Entry, FANOUT, MAX_LEVELS, assert_fits, leave_no_gap};
 use super::fanout::Fanout;
 use super::insert::SplitPolicy;
 use super::node::{Node, Slot};
@@ -301,7 +301,7 @@ impl<'a, H: Host, const SLOTS: usize> ExclusiveWriter<'a, H, SLOTS> {
         } else if to < count || with.last().is_some_and(|entry| entry.end == last) {
             replace_slots(leaf, from, gone, with);
             // No gap grows if the change only adds entries, or if the new entries fill the whole range.
-            if gone > 0 && !fill_range(start, end, with) {
+            if gone > 0 && !leave_no_gap(start, end, with) {
                 self.raise_gaps(largest_gap(leaf, from, (from + with.len()).min(now - 1), self.step(0).lo));
             }
         } else {

@@ -84,15 +84,15 @@ impl<P: Platform> WriteGuard<'_, P> {
     /// Returns the result of [`next_occupied`](Self::next_occupied), but skips boundaries.
     pub(super) fn next_occupied_past_boundaries(&self, mut addr: u64) -> Option<(UserRange, u64)> {
         loop {
-            let found = self.right.with_next_of_any_writer(addr, |found| {
-                found.map(|found| match self.slot(&found) {
-                    TreeEntry::Boundary(boundary) => Err(boundary.end()),
-                    _ => Ok((UserRange::new(found.start, found.end), self.guard_start(&found))),
-                })
-            });
-            match found? {
-                Ok(occupied) => return Some(occupied),
-                Err(behind) => addr = behind,
+            let (range, kept) = self.right.with_next_of_any_writer(addr, |found| {
+                let found = found?;
+                let is_boundary = matches!(self.slot(&found), TreeEntry::Boundary(_));
+                let kept = (!is_boundary).then(|| self.guard_start(&found));
+                Some((UserRange::new(found.start, found.end), kept))
+            })?;
+            match kept {
+                Some(kept) => return Some((range, kept)),
+                None => addr = range.end(),
             }
         }
     }
