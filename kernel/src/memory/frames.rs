@@ -55,10 +55,10 @@ static PLACES: AtomicPtr<u16> = AtomicPtr::new(core::ptr::null_mut());
 /// The frame number after the last frame.
 static END: AtomicU64 = AtomicU64::new(0);
 /// Number of free frames that are reserved for the kernel. Programs get frames only while more frames than
-/// these are free.
+/// these are free. Changes only under the lock of the buddy system.
 static RESERVE: AtomicU64 = AtomicU64::new(LEAST_RESERVE);
-/// The [`Supply`] after the last change of the buddy system. Written only when it changes, because every
-/// system call reads it.
+/// The [`Supply`] after the last change of the buddy system or of the reserve. Written only when it changes,
+/// because every system call reads it.
 static SUPPLY: AtomicU8 = AtomicU8::new(Supply::Plenty as u8);
 /// The buddy system of all memory.
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
@@ -208,7 +208,7 @@ pub unsafe fn init(memory: Region, frames: u64) {
         BUDDY.lock().state = state;
     }
     END.store(frames, Relaxed);
-    RESERVE.fetch_max(frames / RESERVED_PART, Relaxed);
+    change_reserve(|least| least.max(frames / RESERVED_PART));
 }
 
 /// Adds whole pages of memory to the free frames.
@@ -238,12 +238,20 @@ pub fn supply() -> Supply {
 
 /// Reserves one more frame for the kernel, for the call that a new thread may make.
 pub fn reserve_for_thread() {
-    RESERVE.fetch_add(1, Relaxed);
+    change_reserve(|reserve| reserve + 1);
 }
 
 /// Ends the reservation of [`reserve_for_thread`].
 pub fn thread_ended() {
-    RESERVE.fetch_sub(1, Relaxed);
+    change_reserve(|reserve| reserve - 1);
+}
+
+/// Changes the reserve, and the supply with it. If the supply stayed [`Supply::Plenty`] while programs get no more
+/// frames, a thread that needs one would repeat its call for ever, and no process would end.
+fn change_reserve(change: impl FnOnce(u64) -> u64) {
+    let buddy = BUDDY.lock();
+    RESERVE.store(change(RESERVE.load(Relaxed)), Relaxed);
+    buddy.note_supply();
 }
 
 /// Returns the number of free frames, without those in CPUs' caches.
