@@ -103,7 +103,7 @@ fn pidfd_send_signal(frame: &mut Frame) -> Answer {
         TO_GROUP => {
             let is_member = |other: &Arc<Process>| other.group.load(Relaxed) == process.pid;
             let mut answer = Err(Errno::ESRCH);
-            for member in process::all().filter(is_member) {
+            for member in process::all_and_new().filter(is_member) {
                 preempt_point();
                 signals::send_with(&member, None, signal, info)?;
                 answer = Ok(());

@@ -205,7 +205,7 @@ fn kill(frame: &mut Frame) -> Answer {
         None => process.pid != 1 && process.pid != here.pid,
     };
     let mut answer = Err(Errno::ESRCH);
-    for process in process::all().filter(is_meant) {
+    for process in process::all_and_new().filter(is_meant) {
         preempt_point();
         match send(&process, None, info) {
             Ok(()) => answer = Ok(0),

@@ -3,8 +3,14 @@
 //! and then the thread is queued.
 //!
 //! `calls/processes.rs` has the calls and decodes their arguments into a [`Request`]. The order of the steps
-//! matters, because signals and other processes can find the thread as soon as it is added. The programs
-//! `processes.c` and `threads.c` of the tests check the calls.
+//! matters, because signals and other processes can find the process as soon as it is in the list of all
+//! processes, and the thread as soon as it is added. The programs `processes.c`, `jobs.c` and `threads.c` of the
+//! tests check the calls.
+//!
+//! A signal to a group reaches the caller or the new process, as if the call came after or before the signal.
+//! `kill` visits the caller before the new process. If it has visited the caller before the new process is in the
+//! list, the caller finds the signal and begins again. Otherwise `kill` finds the new process, and its first
+//! thread takes the signal.
 //!
 //! A field that a new thread copies from its creator is set in `new_thread`. A field that a new process
 //! copies is set in `Process::copy` (`process/mod.rs`).
@@ -15,7 +21,7 @@ use crate::files::table::Descriptors;
 use crate::memory::stacks;
 use crate::platform::user::UserPtr;
 use crate::process::{self, Process, observer::observer, pidfd, signal::Action, trace};
-use crate::sched::{Thread, charge, current, scheduler};
+use crate::sched::{Thread, charge, current, scheduler, work};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -103,26 +109,28 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     }
     let fs_base = request.fs_base()?;
     let began = clock::now_ns();
+    let tid = process::new_tid();
+    let (process, unborn) = match request.has(CLONE_THREAD) {
+        true => (here.process().clone(), None),
+        false => (new_process(tid, request)?, Some(Unborn(tid))),
+    };
+    // From here on, a signal to a group reaches the new process itself. One that was sent before is delivered
+    // first, and may end the caller; then the call restarts.
+    if unborn.is_some() && here.work.load(Relaxed) & (work::KILL | work::SIGNAL) != 0 {
+        return Err(Errno::EINTR);
+    }
     let space = match request.has(CLONE_VM) {
         true => here.space().clone(),
         false => here.space().fork().map_err(|error| error.errno())?,
     };
-    let descriptors = here.files.fork(request.has(CLONE_FILES))?;
-    let tid = process::new_tid();
-    let process = match request.has(CLONE_THREAD) {
-        true => here.process().clone(),
-        false => new_process(tid, &space, request)?,
-    };
-    let Some(thread) = new_thread(tid, &process, descriptors, space, frame, request, fs_base) else {
-        if !request.has(CLONE_THREAD) {
-            process::forget(tid);
-        }
-        return Err(charge::refused());
-    };
-    if let Err(error) = put_pidfd(&process, request) {
-        process::forget(tid);
-        return Err(error);
+    if unborn.is_some() {
+        *process.space.lock() = Some(space.clone());
     }
+    let descriptors = here.files.fork(request.has(CLONE_FILES))?;
+    let thread = new_thread(tid, &process, descriptors, space, frame, request, fs_base);
+    let thread = thread.ok_or_else(charge::refused)?;
+    put_pidfd(&process, request)?;
+    core::mem::forget(unborn);
     if request.has(CLONE_PARENT_SETTID) {
         // As on Linux, a failure to write is ignored.
         let _ = UserPtr::<u32>::new(request.parent_tid).write(&tid);
@@ -142,9 +150,12 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     }
     let thread = Arc::new(thread);
     process.add(thread.clone());
-    // A fatal signal that was sent before the thread was in the list also applies to this thread.
+    // Signals that were sent before the thread was in the list also apply to this thread.
+    if process.signals.lock().pending.set != 0 {
+        thread.work.fetch_or(work::SIGNAL, Relaxed);
+    }
     if process.ending.lock().is_some() {
-        thread.work.fetch_or(crate::sched::work::KILL, Relaxed);
+        thread.work.fetch_or(work::KILL, Relaxed);
     }
     (observer().task)(tid, process.pid, request.flags, began);
     let event = trace::event_of_clone(request.has(CLONE_VFORK), request.exit_signal);
@@ -196,15 +207,24 @@ fn parent_for(request: &Request) -> Arc<Process> {
     above.filter(|_| request.has(CLONE_PARENT)).unwrap_or_else(|| here.clone())
 }
 
-/// Makes a process with this address space. The process shares with the caller what the flags request.
+/// The number of a process that has no thread yet. Dropping it removes the process.
+struct Unborn(u32);
+
+impl Drop for Unborn {
+    fn drop(&mut self) {
+        process::forget(self.0);
+    }
+}
+
+/// Makes a process without an address space and without threads. The process shares with the caller what the
+/// flags request.
 ///
 /// # Errors
 ///
 /// ENOMEM.
-fn new_process(pid: u32, space: &crate::platform::Space, request: &Request) -> Result<Arc<Process>, Errno> {
+fn new_process(pid: u32, request: &Request) -> Result<Arc<Process>, Errno> {
     let here = current().process();
     let process = Process::new(pid, Some(here))?;
-    *process.space.lock() = Some(space.clone());
     let (mut exit_signal, mut maker) = (request.exit_signal, current().tid());
     if request.has(CLONE_PARENT) {
         (exit_signal, maker) = (here.exit_signal.load(Relaxed), here.maker.load(Relaxed));

@@ -472,10 +472,17 @@ pub fn count() -> usize {
 /// Returns all processes by number, including ended ones that were not waited for. Processes that are made
 /// during the iteration are not returned. No lock is held between two elements.
 pub fn all() -> impl Iterator<Item = Arc<Process>> {
-    let (mut from, end) = (0, NEXT_PID.load(Relaxed));
+    let end = NEXT_PID.load(Relaxed);
+    all_and_new().take_while(move |process| process.pid < end)
+}
+
+/// Returns all processes in the order of their numbers, also those that are made during the iteration. The
+/// number of a process is larger than its parent's, so a signal to a group reaches the parent first.
+pub fn all_and_new() -> impl Iterator<Item = Arc<Process>> {
+    let mut from = 0;
     core::iter::from_fn(move || {
         let all = ALL.lock();
-        let (pid, process) = all.range(from..end).next()?;
+        let (pid, process) = all.range(from..).next()?;
         from = pid + 1;
         Some(process.clone())
     })

@@ -67,7 +67,10 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
     let (signal, action) = (info.signal, process.action(info.signal));
     let threads = process.threads.lock();
     // A process that ignores a signal may still wait for it with rt_sigtimedwait, if it blocks the signal.
-    let Some(first) = thread.or(threads.first()) else { return true };
+    let Some(first) = thread.or(threads.first()) else {
+        drop(threads);
+        return queue_without_threads(process, signals, info);
+    };
     let is_blocked = |thread: &Thread, but: Set| thread.blocked() & !but & bit(signal) != 0;
     // A tracer is notified of every signal.
     let traced = first.trace.is_traced() && signal != SIGKILL;
@@ -93,6 +96,19 @@ fn queue(process: &Arc<Process>, signals: &mut Signals, thread: Option<&Arc<Thre
         taker.give_work(work::SIGNAL);
     }
     added
+}
+
+/// Queues a signal for a process that has no thread yet or no thread any more. The first thread takes the signal:
+/// see `process/clone.rs`.
+fn queue_without_threads(process: &Arc<Process>, signals: &mut Signals, info: Info) -> bool {
+    if process.status.lock().is_some() || process.action(info.signal).ignores(info.signal) {
+        return true;
+    }
+    if info.signal == SIGKILL {
+        process.end(Status::by_signal(SIGKILL as u8));
+    }
+    let most = process.limits.lock().soft(RLIMIT_SIGPENDING);
+    signals.pending.add(info, most, &process.account)
 }
 
 /// Returns the set of signals that are pending for the calling thread or its process.

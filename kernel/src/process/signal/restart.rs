@@ -18,6 +18,8 @@ use linux_raw_sys::general::*;
 /// The condition under which a call restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Class {
+    /// Restarts also if a handler without SA_RESTART ran.
+    Always,
     /// Restarts if no handler ran, or if the handler has SA_RESTART.
     Restarts,
     /// Restarts if no handler ran.
@@ -38,6 +40,7 @@ pub fn interrupted(frame: &Frame) -> Option<u32> {
 #[expect(non_upper_case_globals, reason = "calls have their names from Linux")]
 fn class(call: u32, frame: &Frame) -> Class {
     match call {
+        __NR_fork | __NR_vfork | __NR_clone | __NR_clone3 => Class::Always,
         __NR_nanosleep | __NR_clock_nanosleep => match call == __NR_clock_nanosleep && frame.rsi & 1 != 0 {
             true => Class::WithoutHandler,
             false => Class::KeepsTime,
@@ -60,8 +63,11 @@ fn class(call: u32, frame: &Frame) -> Class {
 pub fn before_handler(frame: &mut Frame, call: Option<u32>, action: &Action) {
     current().restart.set(None);
     if let Some(call) = call
-        && action.has(SA_RESTART)
-        && class(call, frame) == Class::Restarts
+        && match class(call, frame) {
+            Class::Always => true,
+            Class::Restarts => action.has(SA_RESTART),
+            _ => false,
+        }
     {
         again(frame, call);
     }
@@ -72,7 +78,7 @@ pub fn without_handler(frame: &mut Frame, call: Option<u32>) {
     let Some(call) = call else { return };
     match class(call, frame) {
         Class::Never => {}
-        Class::Restarts | Class::WithoutHandler => again(frame, call),
+        Class::Always | Class::Restarts | Class::WithoutHandler => again(frame, call),
         Class::KeepsTime => {
             let here = current();
             here.restart.set(Some((call, here.deadline.get())));
