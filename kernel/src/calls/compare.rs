@@ -73,7 +73,9 @@ fn address(
         FILES => thread.as_ref().map_or(0, |thread| thread.files.address()),
         PLACE => thread.as_ref().map_or(0, |thread| Arc::as_ptr(&thread.place()).addr() as u64),
         ACTIONS => Arc::as_ptr(&process.actions()).addr() as u64,
-        // No process has such an object.
+        // The threads of a process undo their changes of semaphores together.
+        SEMAPHORES if process.has_undo.load(Relaxed) => Arc::as_ptr(process).addr() as u64,
+        // No process has a context of input and output.
         IO | SEMAPHORES => 0,
         WATCHED => return Err(Errno::EOPNOTSUPP),
         _ => return Err(Errno::EINVAL),

@@ -65,10 +65,6 @@ impl Header {
 const CONTROL_HEADER: usize = 16;
 /// Maximum number of bytes of control data that a message is sent with.
 const MAX_CONTROL: u64 = 1 << 17;
-/// Capabilities to send the credentials of other processes, users and groups.
-const CAP_SETGID: u32 = 6;
-const CAP_SETUID: u32 = 7;
-const CAP_SYS_ADMIN: u32 = 21;
 
 /// Decodes the control data of a message to send.
 ///
@@ -128,11 +124,10 @@ fn read_credentials(data: &[u8]) -> Result<Credentials, Errno> {
     words(data).zip(&mut sent).for_each(|(word, to)| *to = word);
     let [pid, user, group] = sent;
     let ids = *current().process().ids.lock();
-    let has =
-        |numbers: process::ids::Numbers, id| [numbers.real, numbers.effective, numbers.saved].contains(&id);
+    // Other processes, users and groups need a capability.
     let may = (pid == own_credentials()[0] || ids.may(CAP_SYS_ADMIN))
-        && (has(ids.user, user) || ids.may(CAP_SETUID))
-        && (has(ids.group, group) || ids.may(CAP_SETGID));
+        && (ids.user.has(user) || ids.may(CAP_SETUID))
+        && (ids.group.has(group) || ids.may(CAP_SETGID));
     if !may {
         return Err(Errno::EPERM);
     }
@@ -286,10 +281,7 @@ fn receive_messages(frame: &mut Frame) -> Answer {
     let [descriptor, at, count, flags, timeout, _] = frame.args();
     let open = file(descriptor)?;
     let socket = socket_of(&open)?;
-    let deadline = match timeout {
-        0 => u64::MAX,
-        timeout => clock::now_ns().saturating_add(time::duration(timeout)?),
-    };
+    let deadline = time::after_timeout(timeout)?;
     each_message(at, (count as u32).into(), |header, n| {
         let later = flags as u32 & MSG_WAITFORONE != 0 && n > 0;
         let flags = flags as u32 & !MSG_WAITFORONE | if later { MSG_DONTWAIT } else { 0 };

@@ -115,15 +115,6 @@ fn by_ms(timeout: u64) -> u64 {
     }
 }
 
-/// Returns the time in nanoseconds at which the timeout in the `struct timespec` at `at` ends. Returns
-/// `u64::MAX`, which means never, if `at` is null. The timeout begins now, even in a restarted call.
-fn by_timespec(at: u64) -> Result<u64, Errno> {
-    match at {
-        0 => Ok(u64::MAX),
-        at => Ok(clock::now_ns().saturating_add(time::duration(at)?)),
-    }
-}
-
 /// Blocks the signals of `mask` until the call is over, if the program passed a mask.
 fn block(mask: u64, bytes: u64) -> Result<(), Errno> {
     let Some(mask) = UserPtr::<u64>::optional(mask) else { return Ok(()) };
@@ -141,7 +132,7 @@ fn poll(frame: &mut Frame) -> Answer {
 
 fn ppoll(frame: &mut Frame) -> Answer {
     let [at, count, timeout, mask, bytes, _] = frame.args();
-    let deadline = by_timespec(timeout)?;
+    let deadline = time::after_timeout(timeout)?;
     block(mask, bytes)?;
     poll_until(at, count, deadline)
 }
@@ -203,7 +194,7 @@ fn select(frame: &mut Frame) -> Answer {
 
 fn pselect(frame: &mut Frame) -> Answer {
     let [count, read, write, except, timeout, mask] = frame.args();
-    let deadline = by_timespec(timeout)?;
+    let deadline = time::after_timeout(timeout)?;
     if let Some(mask) = UserPtr::<[u64; 2]>::optional(mask) {
         let [mask, bytes] = mask.read()?;
         block(mask, bytes)?;
@@ -324,7 +315,7 @@ fn epoll_pwait(frame: &mut Frame) -> Answer {
 
 fn epoll_pwait2(frame: &mut Frame) -> Answer {
     let [set, out, most, timeout, mask, bytes] = frame.args();
-    let deadline = by_timespec(timeout)?;
+    let deadline = time::after_timeout(timeout)?;
     block(mask, bytes)?;
     epoll_until(set, out, most, deadline)
 }

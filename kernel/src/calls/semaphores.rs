@@ -2,15 +2,13 @@
 //! is read or written. Limits are Linux's and cannot be changed. The program `semaphores.c` of the tests checks the
 //! calls.
 
-use crate::arch::{clock, frame::Frame};
+use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::time::duration;
+use crate::calls::time::after_timeout;
 use crate::errno;
 use crate::platform::user::UserPtr;
-use crate::process::segments::seconds;
-use crate::process::semaphores::{
-    self, ALL, MAX_ALL, MAX_COUNT, MAX_SETS, MAX_VALUE, Operation, PLACES, Set,
-};
+use crate::process::segments::{PLACES, PRIVATE, seconds};
+use crate::process::semaphores::{self, ALL, MAX_ALL, MAX_COUNT, MAX_SETS, MAX_VALUE, Operation, Set};
 use crate::sched::{charge, checkpoint, current};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -44,7 +42,7 @@ fn semget(frame: &mut Frame) -> Answer {
                 false => Ok(set.id.into()),
             };
         }
-        if key != 0 && flags & CREATE == 0 {
+        if key != PRIVATE && flags & CREATE == 0 {
             return Err(Errno::ENOENT);
         }
         if count == 0 {
@@ -63,11 +61,7 @@ fn semop(frame: &mut Frame) -> Answer {
 
 fn semtimedop(frame: &mut Frame) -> Answer {
     let [_, _, _, timeout, ..] = frame.args();
-    let deadline = match timeout {
-        0 => u64::MAX,
-        at => clock::now_ns().saturating_add(duration(at)?),
-    };
-    operate(frame, deadline)
+    operate(frame, after_timeout(timeout)?)
 }
 
 /// Performs the operations that the first three arguments list.

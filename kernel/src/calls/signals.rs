@@ -5,7 +5,7 @@
 
 use crate::arch::{clock, frame::Frame, preempt::preempt_point};
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::time::duration;
+use crate::calls::time::after_timeout;
 use crate::platform::user::UserPtr;
 use crate::process::signal::{self, ALWAYS, Action, Info, MAX_SIGNAL, bit};
 use crate::process::{self, Process, itimers, ring};
@@ -124,10 +124,7 @@ fn sigtimedwait(frame: &mut Frame) -> Answer {
     let [set, out, timeout, bytes, ..] = frame.args();
     check_size(bytes)?;
     let set = UserPtr::<u64>::new(set).read()? & !ALWAYS;
-    let deadline = match timeout {
-        0 => u64::MAX,
-        at => clock::now_ns().saturating_add(duration(at)?),
-    };
+    let deadline = after_timeout(timeout)?;
     let await_these = |these| {
         let thread = current();
         let signals = thread.process().signals.lock();

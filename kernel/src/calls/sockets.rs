@@ -17,7 +17,6 @@ use crate::process::signal;
 use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
 use linux_raw_sys::net::*;
@@ -295,7 +294,7 @@ pub fn own_credentials() -> Credentials {
 
 /// Returns true if a call on the file with these flags of a message does not wait.
 fn is_nonblocking(open: &Open, flags: u32) -> bool {
-    flags & MSG_DONTWAIT != 0 || open.flags.load(Relaxed) & O_NONBLOCK != 0
+    flags & MSG_DONTWAIT != 0 || open.nonblock()
 }
 
 /// Sends a message. If a stream has no receiver, also sends SIGPIPE to the calling thread.

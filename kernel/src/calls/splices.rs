@@ -45,11 +45,6 @@ fn check_modes(from: &Open, to: &Open) -> Result<(), Errno> {
     if from.may_read() && to.may_write() { Ok(()) } else { Err(Errno::EBADF) }
 }
 
-/// Returns true if a file has O_NONBLOCK.
-fn is_nonblocking(open: &Open) -> bool {
-    open.flags.load(Relaxed) & O_NONBLOCK != 0
-}
-
 /// Reads the offset that the program passes for a file.
 ///
 /// # Errors
@@ -86,11 +81,11 @@ fn splice(frame: &mut Frame) -> Answer {
             if target.is_none() && to.flags.load(Relaxed) & O_APPEND != 0 {
                 return Err(Errno::EINVAL);
             }
-            let nonblock = nonblock || target.is_some() && (is_nonblocking(&from) || is_nonblocking(&to));
+            let nonblock = nonblock || target.is_some() && (from.nonblock() || to.nonblock());
             move_out(&from, source, &to, to_begin, Amount { len, nonblock, keeps: false })?
         }
         (None, Some(target)) => {
-            let nonblock = nonblock || is_nonblocking(&to);
+            let nonblock = nonblock || to.nonblock();
             let room = room_of(&to, target, nonblock)?;
             let len = len.min(room as u64);
             if from.file.can_seek() { copy(&from, begin, &to, None, len)? } else { move_in(&from, &to, len)? }
@@ -169,7 +164,7 @@ fn move_out(from: &Open, source: &Pipe, to: &Open, at: Option<u64>, amount: Amou
         match written {
             Ok(count) => done += count,
             Err(_) if done > 0 => break,
-            Err(Errno::EAGAIN) if !amount.nonblock && !is_nonblocking(to) => wait_until_ready(to, WRITABLE)?,
+            Err(Errno::EAGAIN) if !amount.nonblock && !to.nonblock() => wait_until_ready(to, WRITABLE)?,
             Err(error) => return Err(error),
         }
     }
@@ -205,7 +200,7 @@ fn tee(frame: &mut Frame) -> Answer {
     if core::ptr::eq(source, target) {
         return Err(Errno::EINVAL);
     }
-    let nonblock = flags as u32 & NONBLOCK != 0 || is_nonblocking(&from) || is_nonblocking(&to);
+    let nonblock = flags as u32 & NONBLOCK != 0 || from.nonblock() || to.nonblock();
     move_out(&from, source, &to, None, Amount { len: len.min(MAX_TRANSFER), nonblock, keeps: true })
 }
 
@@ -220,7 +215,7 @@ fn vmsplice(frame: &mut Frame) -> Answer {
     if !open.may_write() {
         return Ok(open.read(None, &mut UserBuffer::new(&parts))? as u64);
     }
-    let nonblock = flags as u32 & NONBLOCK != 0 || is_nonblocking(&open);
+    let nonblock = flags as u32 & NONBLOCK != 0 || open.nonblock();
     let mut done = 0;
     for [base, len] in parts {
         let mut added = 0;

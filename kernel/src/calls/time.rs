@@ -54,6 +54,15 @@ fn now(clock: u32) -> Result<u64, Errno> {
     }
 }
 
+/// Returns the time in nanoseconds at which the timeout in the `struct timespec` at `at` ends. Returns
+/// `u64::MAX`, which means never, if `at` is null. The timeout begins now, even in a restarted call.
+pub fn after_timeout(at: u64) -> Result<u64, Errno> {
+    match at {
+        0 => Ok(u64::MAX),
+        at => Ok(clock::now_ns().saturating_add(duration(at)?)),
+    }
+}
+
 /// Returns the duration in a `struct timespec`, in nanoseconds.
 ///
 /// # Errors

@@ -77,7 +77,8 @@ impl Open {
         matches!(self.flags() & O_ACCMODE, O_WRONLY | O_RDWR)
     }
 
-    fn nonblock(&self) -> bool {
+    /// Returns true if reads and writes of the file do not wait.
+    pub fn nonblock(&self) -> bool {
         self.flags() & O_NONBLOCK != 0
     }
 

@@ -3,9 +3,10 @@
 //! and paths of the kernel's files, and the format of lines.
 //!
 //! A file has a reference to its process and none to the address space, so the file is empty after the
-//! process has ended. maps and smaps fail with ESRCH once the process has been waited for (`proc/subject.rs`). No lock is held while text is made or copied. The program may change its mappings
-//! between two reads of a file; as on Linux, a later read continues behind the last VMA. The program
-//! `usage.c` of the tests checks smaps, `files.c` checks maps, and `pagemap.c` checks pagemap. The test `transcript` compares maps with
+//! process has ended. maps and smaps fail with ESRCH once the process has been waited for (`proc/subject.rs`).
+//! No lock is held while text is made or copied. The program may change its mappings between two reads of a
+//! file; as on Linux, a later read continues behind the last VMA. The program `usage.c` of the tests checks
+//! smaps, `files.c` checks maps, and `pagemap.c` checks pagemap. The test `transcript` compares maps with
 //! Linux's.
 
 use super::query::{PROCMAP_QUERY, query};

@@ -426,7 +426,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             let _ = writeln!(out, "{name}:\t{:>8} kB", (pages * PAGE_SIZE) >> 10);
         }
     }
-    let threads = process.tids().len();
+    let threads = process.thread_count();
     let cpus = u64::MAX >> (64 - cpu::count());
     let most_queued = process.limits.lock().soft(RLIMIT_SIGPENDING);
     let _ = write!(
@@ -448,7 +448,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
 fn stat(process: &Process, tid: u32) -> Vec<u8> {
     let name = short_name(process);
     let (letter, _) = state(process, tid);
-    let (parent, threads) = (process.parent_pid(), process.tids().len());
+    let (parent, threads) = (process.parent_pid(), process.thread_count());
     let (total, resident) = sizes(process).map_or((0, 0), |s| (s.total * PAGE_SIZE, s.resident));
     let ticks = clock::now_ns() / 10_000_000;
     let space = process.space.lock().clone();

@@ -18,9 +18,14 @@ pub struct Numbers {
 }
 
 impl Numbers {
+    /// Returns true if one of the numbers is `id`.
+    pub fn has(self, id: u32) -> bool {
+        [self.real, self.effective, self.saved].contains(&id)
+    }
+
     /// Returns true if one of the numbers is that of the superuser.
     fn has_root(self) -> bool {
-        [self.real, self.effective, self.saved].contains(&0)
+        self.has(0)
     }
 }
 

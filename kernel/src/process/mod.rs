@@ -66,7 +66,7 @@ use crate::process::signal::types::{Action, Actions, Signals};
 use crate::process::{ids::Ids, itimers::Timers, limits::Limits, status::Status};
 use crate::sched::charge::Charge;
 use crate::sched::{Thread, wait::Key, work};
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -230,8 +230,8 @@ pub struct Process {
     pub ids: SpinLock<Ids>,
     /// The resource limits.
     pub limits: SpinLock<Limits>,
-    /// Sets and numbers of the semaphores whose changes the end of the process undoes.
-    pub undone: SpinLock<BTreeSet<(u32, u16)>>,
+    /// True if the end of the process may have to undo changes of semaphores.
+    pub has_undo: AtomicBool,
     /// The timers that send signals.
     pub timers: SpinLock<Timers>,
     /// Counters for getrusage.
@@ -302,7 +302,7 @@ impl Process {
             session: AtomicU32::new(pid),
             ids: SpinLock::new(Ids::default()),
             limits: SpinLock::new(Limits::first()),
-            undone: SpinLock::new(BTreeSet::new()),
+            has_undo: AtomicBool::new(false),
             timers: SpinLock::new(Timers::default()),
             usage: Usage::default(),
             programs: AtomicU32::new(0),
@@ -386,6 +386,13 @@ impl Process {
         let others = threads.iter().map(|thread| thread.tid()).filter(|tid| *tid != self.pid);
         let first = (!self.is_forgotten()).then_some(self.pid);
         first.into_iter().chain(others).collect()
+    }
+
+    /// Returns the number of the threads that [`tids`](Self::tids) lists.
+    pub fn thread_count(&self) -> usize {
+        let threads = self.threads.lock();
+        let others = threads.iter().filter(|thread| thread.tid() != self.pid).count();
+        others + usize::from(!self.is_forgotten())
     }
 
     /// Returns the parent's number, or 0.

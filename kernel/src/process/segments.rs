@@ -46,8 +46,8 @@ pub struct Shm {
 /// All segments, by identifier.
 pub static ALL: SpinLock<BTreeMap<u32, Shm>> = SpinLock::new(BTreeMap::new());
 
-/// The key IPC_PRIVATE, for which shmget always makes a new segment. Programs find a segment with this key
-/// only by its identifier.
+/// The key IPC_PRIVATE, for which shmget and semget always make a new object. Programs find an object with this
+/// key only by its identifier.
 pub const PRIVATE: u32 = 0;
 
 /// Returns the seconds since 1970.
@@ -112,8 +112,8 @@ pub fn new_id(all: &BTreeMap<u32, Shm>) -> u32 {
     }
 }
 
-/// Number of places in the table. An identifier is a place plus n times `PLACES`, where n counts how often
-/// the numbering of places has wrapped.
+/// Number of places in the table of segments, and in that of sets of semaphores. An identifier is a place plus
+/// n times `PLACES`, where n counts how often the numbering of places has wrapped.
 pub const PLACES: u32 = 1 << 15;
 /// Number of places after which the numbering wraps while there are few segments.
 const ROUND: u32 = 64;

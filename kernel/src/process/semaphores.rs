@@ -6,20 +6,22 @@
 //! must wait, its thread sleeps on the key of the set, and tries again after each change. Sets stay until they are
 //! removed, so they are charged to all files together (`sched/charge.rs`).
 //!
-//! An operation with SEM_UNDO records its opposite in the set, by semaphore and process. `process/exit.rs` calls
-//! [`undo`], which applies what a process has recorded. The threads of a process record together, whether they were
+//! An operation with SEM_UNDO records its opposite in the set, by process and semaphore. `process/exit.rs` calls
+//! [`undo`], which looks through all sets and applies what the process has recorded. The threads of a process record together, whether they were
 //! made with CLONE_SYSVSEM or not. The program `semaphores.c` of the tests checks this file.
 
 use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::errno;
 use crate::process::Process;
-use crate::process::segments::seconds;
+use crate::process::segments::{PLACES, PRIVATE, seconds};
 use crate::sched::charge::{self, Charge};
 use crate::sched::current;
 use crate::sched::wait::{self, Key, Sleep, Woken};
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound;
+use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 
 /// Maximum value of a semaphore, and maximum change that is undone.
@@ -30,12 +32,8 @@ pub const MAX_COUNT: usize = 32000;
 pub const MAX_SETS: usize = 32000;
 /// Maximum number of semaphores in all sets.
 pub const MAX_ALL: u64 = 1_024_000_000;
-/// Number of places in the table. An identifier is a place plus n times `PLACES`.
-pub const PLACES: u32 = 1 << 15;
-/// The key IPC_PRIVATE, for which semget always makes a new set.
-const PRIVATE: u32 = 0;
-/// Bytes of kernel memory for a recorded change, in the set and in its process.
-const UNDO_COST: usize = 96;
+/// Bytes of kernel memory for a recorded change.
+const UNDO_COST: usize = 48;
 /// Bytes of kernel memory for a semaphore.
 const VALUE_COST: usize = size_of::<u16>() + size_of::<u32>();
 
@@ -70,8 +68,8 @@ pub struct State {
     pub pids: Vec<u32>,
     /// Number of threads that wait for a semaphore, by its number and whether they wait for 0.
     waiting: BTreeMap<(u16, bool), u64>,
-    /// Recorded changes that the end of a process applies, by semaphore and process.
-    undo: BTreeMap<(u16, u32), i16>,
+    /// Recorded changes that the end of a process applies, by process and semaphore. None is 0.
+    undo: BTreeMap<(u32, u16), i16>,
     pub is_removed: bool,
     /// Permissions, as in `sem_perm.mode`.
     pub mode: u32,
@@ -185,14 +183,18 @@ impl Set {
 
     /// Forgets the recorded changes of these semaphores.
     pub fn forget_changes(&self, numbers: core::ops::RangeInclusive<u16>) {
-        let of = (*numbers.start(), 0)..=(*numbers.end(), u32::MAX);
+        let mut from = Bound::Unbounded;
         loop {
-            let mut state = self.state.lock();
-            let Some(next) = state.undo.range(of.clone()).next().map(|(key, _)| *key) else { return };
-            state.undo.remove(&next);
-            state.recharge();
-            drop(state);
             preempt_point();
+            let mut state = self.state.lock();
+            let Some(key) = state.undo.range((from, Bound::Unbounded)).next().map(|(key, _)| *key) else {
+                return;
+            };
+            if numbers.contains(&key.1) {
+                state.undo.remove(&key);
+                state.recharge();
+            }
+            from = Bound::Excluded(key);
         }
     }
 
@@ -207,6 +209,8 @@ impl Set {
         if operations.iter().any(|one| one.undoes) {
             // Recorded changes count as files, too.
             charge::admit_to_files().map_err(|_| Errno::ENOMEM)?;
+            // Relaxed: the last thread of the process reads the flag after all others have ended.
+            process.has_undo.store(true, Relaxed);
         }
         loop {
             let waiting = wait::enqueue(self.key(), u32::MAX);
@@ -245,8 +249,6 @@ impl Set {
         if result?.is_some() {
             return Err(Errno::EAGAIN);
         }
-        let undone = operations.iter().filter(|one| one.undoes && one.change != 0);
-        current().process().undone.lock().extend(undone.map(|one| (self.id, one.number)));
         if operations.iter().any(|one| one.change != 0) {
             self.wake();
         }
@@ -275,31 +277,38 @@ impl State {
 
     /// Performs one operation. Returns false if it must wait.
     fn apply(&mut self, one: &Operation, pid: u32) -> Result<bool, Errno> {
-        let value = &mut self.values[usize::from(one.number)];
-        let new = i32::from(*value) + i32::from(one.change);
+        let value = self.values[usize::from(one.number)];
+        let new = i32::from(value) + i32::from(one.change);
         match one.change {
-            0 => return Ok(*value == 0),
+            0 => return Ok(value == 0),
             _ if new < 0 => return Ok(false),
             _ if new > MAX_VALUE => return Err(errno::ERANGE),
             _ => {}
         }
         if one.undoes {
-            let recorded = self.undo.get(&(one.number, pid)).copied().unwrap_or(0);
+            let recorded = self.undo.get(&(pid, one.number)).copied().unwrap_or(0);
             let changed = recorded.checked_sub(one.change).ok_or(errno::ERANGE)?;
-            self.undo.insert((one.number, pid), changed);
+            self.record((pid, one.number), changed);
         }
-        *value = new as u16;
+        self.values[usize::from(one.number)] = new as u16;
         Ok(true)
+    }
+
+    /// Records the change that the end of a process applies to a semaphore.
+    fn record(&mut self, key: (u32, u16), change: i16) {
+        match change {
+            0 => drop(self.undo.remove(&key)),
+            _ => drop(self.undo.insert(key, change)),
+        }
     }
 
     /// Takes back an operation that [`apply`](Self::apply) has performed.
     fn revert(&mut self, one: &Operation, pid: u32) {
         let value = &mut self.values[usize::from(one.number)];
         *value = value.wrapping_sub(one.change as u16);
-        if one.undoes
-            && let Some(recorded) = self.undo.get_mut(&(one.number, pid))
-        {
-            *recorded = recorded.wrapping_add(one.change);
+        if one.undoes {
+            let recorded = self.undo.get(&(pid, one.number)).copied().unwrap_or(0);
+            self.record((pid, one.number), recorded.wrapping_add(one.change));
         }
     }
 
@@ -317,25 +326,35 @@ impl State {
 
 /// Applies what a process has recorded, at its end.
 pub fn undo(process: &Process) {
-    loop {
-        preempt_point();
-        let Some((id, number)) = process.undone.lock().pop_first() else { return };
-        let Ok(set) = find(id) else { continue };
-        let mut state = set.state.lock();
-        if let Some(change) = state.undo.remove(&(number, process.pid)) {
-            let at = usize::from(number);
+    // Relaxed: see `operate`.
+    if !process.has_undo.load(Relaxed) {
+        return;
+    }
+    let mut from = 0;
+    while let Some((place, set)) = next_from(from) {
+        loop {
+            preempt_point();
+            let mut state = set.state.lock();
+            let own = (process.pid, 0)..=(process.pid, u16::MAX);
+            let Some((key, change)) = state.undo.range(own).next().map(|(key, change)| (*key, *change))
+            else {
+                break;
+            };
+            state.undo.remove(&key);
+            let at = usize::from(key.1);
             let new = (i32::from(state.values[at]) + i32::from(change)).clamp(0, MAX_VALUE);
             (state.values[at], state.pids[at]) = (new as u16, process.pid);
             state.times[0] = seconds();
             state.recharge();
+            drop(state);
+            set.wake();
         }
-        drop(state);
-        set.wake();
+        from = place + 1;
     }
 }
 
 /// Returns the set at the first place from `place` on, and its place.
-pub fn next_from(place: u32) -> Option<(u32, Arc<Set>)> {
+fn next_from(place: u32) -> Option<(u32, Arc<Set>)> {
     ALL.lock().sets.range(place..).next().map(|(place, set)| (*place, set.clone()))
 }
 
