@@ -43,9 +43,12 @@ impl StepLocks {
     /// Adds the waits and holds of the step that the calling worker has just performed.
     pub(super) fn step(&mut self, task: u32, step: &Step) {
         take_lock_log(&mut self.logged);
-        for used in self.logged.drain(..) {
-            self.uses.push(StepUse { used, task, line: step.line, operation: operation(&step.what) });
+        if self.logged.is_empty() {
+            return;
         }
+        let operation = operation(&step.what);
+        let of_step = |used| StepUse { used, task, line: step.line, operation: operation.clone() };
+        self.uses.extend(self.logged.drain(..).map(of_step));
     }
 }
 

@@ -93,6 +93,16 @@ const STEPS: [Step; 5] = [
     },
 ];
 
+/// The conclusion from the figures of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Reproduced,
+    Partly,
+    Not,
+    /// There are no figures.
+    Unknown,
+}
+
 /// A line of the table.
 pub struct StepLine {
     pub name: &'static str,
@@ -103,6 +113,8 @@ pub struct StepLine {
     /// The measured figures, and those simulated. `None` if there are none.
     pub measured: Option<Pair>,
     pub simulated: Option<Pair>,
+    pub outcome: Outcome,
+    /// The outcome in words.
     pub verdict: String,
 }
 
@@ -116,17 +128,36 @@ pub fn lines(report: &Report) -> Vec<StepLine> {
     let line = |step: &Step| {
         let row = |document| Results::of(document).row(step.experiment, step.is_row, step.columns);
         let (measured, simulated) = (row(measured), row(simulated));
+        let (outcome, verdict) = step.verdict(measured.as_ref(), simulated.as_ref());
         StepLine {
             name: step.name,
             figure: step.figure,
             experiment: step.experiment,
             published: step.published.map(|value| step.unit.text(value)),
-            verdict: step.verdict(measured.as_ref(), simulated.as_ref()),
+            outcome,
+            verdict,
             measured,
             simulated,
         }
     };
     STEPS.iter().map(line).collect()
+}
+
+/// Returns a sentence about all steps, and one that says how many of them this run has figures for.
+pub fn found(lines: &[StepLine], virtual_time: bool) -> String {
+    let count = |outcome| lines.iter().filter(|line| line.outcome == outcome).count();
+    let own =
+        |line: &&StepLine| if virtual_time { line.simulated.is_some() } else { line.measured.is_some() };
+    format!(
+        "Of the five steps of Linux, {} are reproduced, {} partly, {} not, and {} have no figures. This run {} \
+         {} of them.",
+        count(Outcome::Reproduced),
+        count(Outcome::Partly),
+        count(Outcome::Not),
+        count(Outcome::Unknown),
+        if virtual_time { "simulated" } else { "measured" },
+        lines.iter().filter(own).count(),
+    )
 }
 
 /// Returns the plot of the part of each published change that was measured and simulated.
@@ -163,17 +194,29 @@ impl Step {
         self.part(pair) >= ENOUGH
     }
 
-    fn verdict(&self, measured: Option<&Pair>, simulated: Option<&Pair>) -> String {
+    /// Returns the outcome, and the outcome in words.
+    fn verdict(&self, measured: Option<&Pair>, simulated: Option<&Pair>) -> (Outcome, String) {
         let reason = self.reason;
         match (measured.map(|pair| self.is_enough(pair)), simulated.map(|pair| self.is_enough(pair))) {
-            (Some(true), Some(true)) => "reproduced".to_owned(),
-            (Some(true), Some(false)) => "partly: measured, and not in the simulation".to_owned(),
-            (Some(false), Some(true)) => format!("partly: only in the simulation, because {reason}"),
-            (Some(false), _) => format!("not on this machine: {reason}"),
-            (Some(true), None) => "reproduced; not simulated in this run".to_owned(),
-            (None, Some(true)) => "reproduced in the simulation; not measured in this run".to_owned(),
-            (None, Some(false)) => format!("not in the simulation: {reason}; not measured in this run"),
-            (None, None) => "neither measured nor simulated in this run".to_owned(),
+            (Some(true), Some(true)) => (Outcome::Reproduced, "reproduced".to_owned()),
+            (Some(true), Some(false)) => {
+                (Outcome::Partly, "partly: measured, and not in the simulation".to_owned())
+            }
+            (Some(false), Some(true)) => {
+                (Outcome::Partly, format!("partly: only in the simulation, because {reason}"))
+            }
+            (Some(false), Some(false)) => {
+                (Outcome::Not, "not on this machine, and not in the simulation".to_owned())
+            }
+            (Some(false), None) => (Outcome::Not, format!("not on this machine: {reason}")),
+            (Some(true), None) => (Outcome::Reproduced, "reproduced; not simulated in this run".to_owned()),
+            (None, Some(true)) => {
+                (Outcome::Reproduced, "reproduced in the simulation; not measured in this run".to_owned())
+            }
+            (None, Some(false)) => {
+                (Outcome::Not, "not in the simulation; not measured in this run".to_owned())
+            }
+            (None, None) => (Outcome::Unknown, "neither measured nor simulated in this run".to_owned()),
         }
     }
 }

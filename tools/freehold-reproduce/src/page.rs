@@ -34,20 +34,15 @@ impl Page<'_> {
 
     /// Says what the five steps showed.
     fn found(&self) -> String {
-        let count = |what: &str| self.steps.iter().filter(|step| step.verdict.starts_with(what)).count();
-        format!(
-            "Of the five steps of Linux, {} are reproduced, {} partly, {} not.",
-            count("reproduced"),
-            count("partly"),
-            count("not on") + count("not in")
-        )
+        five_steps::found(&self.steps, self.report.virtual_time)
     }
 
-    /// Returns two figures and the row that they come from.
+    /// Returns the figures before and after a step.
     fn pair(&self, pair: &Option<Pair>) -> String {
         pair.as_ref().map_or_else(|| "-".to_owned(), |pair| format!("{} to {}", pair.before.0, pair.after.0))
     }
 
+    /// Returns the name of the row that the figures come from.
     fn row(&self, pair: &Option<Pair>) -> String {
         pair.as_ref().map_or_else(String::new, |pair| pair.row.clone())
     }
