@@ -314,7 +314,7 @@ fn each_attempt_of_mprotect_notifies_the_listeners() {
     static DEVICE: Mutex<Option<Arc<Shadow>>> = Mutex::new(None);
     let fill_device = |space: &AddressSpace<Machine>| {
         let device = DEVICE.lock().unwrap().clone().unwrap();
-        device.fill(space, (0..6).map(|page| BASE + page * PAGE));
+        assert_eq!(device.fill(space, (0..6).map(|page| BASE + page * PAGE)), 6);
     };
     for locking in Locking::ALL {
         // Two VMAs, of which the second must be split.

@@ -38,6 +38,17 @@ fn design(nth: u64, write: Write) -> Locking {
     (if nth % 4 == 2 { mmap_lock } else { vma_lock }).write(write)
 }
 
+/// Returns the design for a state. `number / STEP` alternates, so that each operation runs with both values also
+/// in a quick run.
+fn write_of(number: usize) -> Write {
+    if (number / STEP).is_multiple_of(2) { Write::RangesOnly } else { Write::Whole }
+}
+
+/// Returns true if a quick run makes the operation `nth` in the state `number`.
+fn is_in_quick_run(nth: usize, number: usize) -> bool {
+    (nth + number).is_multiple_of(STEP)
+}
+
 /// Runs a quarter of the operations on all states.
 fn sweep(share: usize) {
     let only = |name: &str| std::env::var(name).ok();
@@ -52,11 +63,9 @@ fn sweep(share: usize) {
             continue;
         }
         let mut stage = Some(Stage::new(state));
-        // `number / STEP` alternates, so that each operation runs with both values of `write` also in a quick
-        // run.
-        let write = if (number / STEP).is_multiple_of(2) { Write::RangesOnly } else { Write::Whole };
+        let write = write_of(number);
         for (nth, (op, met)) in ops.iter_mut().enumerate() {
-            if some && (nth + number) % STEP != 0 {
+            if some && !is_in_quick_run(nth, number) {
                 continue;
             }
             match every_failure(op, &mut stage, |nth| design(nth, write)) {

@@ -6,7 +6,7 @@
 //! reason. A call that becomes one that asks the platform needs a line in `RETRIED`.
 
 use super::{
-    STEP, design,
+    design, is_in_quick_run,
     ops::{Op, each_op},
     scene::Scene,
     stage::Stage,
@@ -16,6 +16,7 @@ use super::{
         oom::{Left, Scene as _, Undisturbed, undisturbed},
         *,
     },
+    write_of,
 };
 use freehold::{platform::ShortageAnswer, space::Write};
 use std::sync::{
@@ -122,9 +123,9 @@ fn operations_that_ask_for_memory_end_as_if_memory_had_not_run_out() {
     let (mut wrong, mut asked) = (Vec::new(), vec![0; ops.len()]);
     for (number, state) in STATES.iter().enumerate() {
         let mut stage = Some(Stage::new(state));
-        let write = if (number / STEP).is_multiple_of(2) { Write::RangesOnly } else { Write::Whole };
+        let write = write_of(number);
         for (nth, op) in ops.iter().enumerate() {
-            if quick && (nth + number) % STEP != 0 {
+            if quick && !is_in_quick_run(nth, number) {
                 continue;
             }
             match every_shortage(op, &mut stage, write) {

@@ -257,7 +257,7 @@ fn device_stores_to_no_page_after_mprotect() {
     });
 }
 
-/// A large munmap frees pages without a lock, and a table that a huge page is split into is reclaimed.
+/// A discard of a part splits the huge page, and the table of the split is reclaimed when it is empty.
 #[test]
 fn device_uses_no_part_of_a_discarded_huge_page() {
     explore("accesses of a device concurrent with DONTNEED of a part of a huge page", 10, |locking| {
