@@ -5,17 +5,18 @@
 //! `keyed` runs a scenario on every design, on a machine with protection keys. `denied` is the fault of a key
 //! and `forbidden` the fault of a mapping's rights. `lab/freehold-machine/tests/shuttle_engine/mprotect.rs`
 //! explores concurrent changes of rights. The last test changes a key while other threads use the page. A new
-//! call that accesses memory belongs in `keys_apply_to_the_local_side_of_transfers` or
-//! `keys_do_not_apply_to_remote_access`, depending on the thread for which the call accesses the memory.
+//! call that accesses memory belongs in `keys_apply_to_the_local_side_of_transfers`,
+//! `keys_apply_to_fast_pins` or `keys_do_not_apply_to_remote_access`, depending on the thread for which the
+//! call accesses the memory.
 
 use crate::support::*;
 use freehold::{
     call::{Advice, RemapFlags},
     engine::HugePages,
-    error::{AccessError, MprotectError, PkeyError},
+    error::{AccessError, MprotectError, PinError, PkeyError},
     fault::{FaultError, SegvCode},
     platform::PkeyRights,
-    remote::{AccessMode, IoVec},
+    remote::{AccessMode, IoVec, PinFlags},
 };
 use freehold_machine::Cpu;
 
@@ -298,6 +299,52 @@ fn keys_apply_to_the_local_side_of_transfers() {
                 assert_eq!(process.process_vm_writev(&keyed, process, &plain), write, "{rights:?}");
                 assert_eq!(process.process_vm_readv(&plain, process, &keyed), Ok(8), "{rights:?}");
             });
+        }
+    });
+}
+
+/// A pin by a thread for its own process obeys the keys of the thread, with and without locks. A pin that any
+/// task may request ignores keys.
+#[test]
+fn keys_apply_to_fast_pins() {
+    keyed(|_, process, cpu| {
+        let key = process.pkey_alloc(NONE).unwrap();
+        anon(process, BASE, 4);
+        process.pkey_mprotect(BASE + PAGE, 2 * PAGE, RW, key).unwrap();
+        let [plain, keyed] = [BASE, BASE + PAGE];
+        cpu.run(process.mmu());
+        let (read, write) = (PinFlags::empty(), PinFlags::WRITE);
+        // The first round finds no page present, the second one finds all.
+        for _ in 0..2 {
+            for (closed, rights, may_read, may_write) in [
+                (key, PkeyRights::DISABLE_ACCESS, false, false),
+                (key, PkeyRights::DISABLE_WRITE, true, false),
+                (key, NONE, true, true),
+                (0, PkeyRights::DISABLE_ACCESS, false, false),
+                (0, PkeyRights::DISABLE_WRITE, true, false),
+                (0, NONE, true, true),
+            ] {
+                set_rights(cpu, closed, rights);
+                let at = if closed == 0 { plain } else { keyed };
+                for (flags, may) in
+                    [(read, may_read), (write, may_write), (write | PinFlags::FORCE, may_write)]
+                {
+                    let wanted = if may { Ok(1) } else { Err(PinError::BadAddress) };
+                    cpu.call(|| {
+                        let only = process.pin_user_pages_fast_only(at, 1, flags).unwrap();
+                        assert!(may || only.is_empty(), "{at:#x} {rights:?} {flags:?}");
+                        let pins = process.pin_user_pages_fast(at, 1, flags).map(|pins| pins.len());
+                        assert_eq!(pins, wanted, "{at:#x} {rights:?} {flags:?}");
+                    });
+                }
+            }
+            set_rights(cpu, key, PkeyRights::DISABLE_ACCESS);
+            let of_any_task = cpu.call(|| process.pin_user_pages(plain, 4, write)).unwrap();
+            assert_eq!(of_any_task.len(), 4);
+            // The pin ends before the first page that is denied.
+            assert_eq!(cpu.call(|| process.pin_user_pages_fast(plain, 4, write)).unwrap().len(), 1);
+            set_rights(cpu, key, NONE);
+            assert_eq!(cpu.call(|| process.pin_user_pages_fast(plain, 4, write)).unwrap().len(), 4);
         }
     });
 }

@@ -85,8 +85,11 @@ fn size_of_secret_memory_is_set_once() {
 #[test]
 fn secret_memory_is_only_accessible_to_its_program() {
     mapped(|world, process, cpu, _, at| {
-        process.store(cpu, at, 7u64).unwrap();
         cpu.run(process.mmu());
+        // A refused pin maps no page.
+        let fast = cpu.call(|| process.pin_user_pages_fast(at, 1, PinFlags::empty()));
+        assert_eq!((fast.err(), process.rss().file), (Some(PinError::BadAddress), 0));
+        process.store(cpu, at, 7u64).unwrap();
         let mut bytes = [0; 8];
         for mode in [AccessMode::Plain, AccessMode::Forced, AccessMode::Report] {
             assert_eq!(process.read_memory(at, &mut bytes, mode), Err(AccessError::BadAddress));

@@ -159,7 +159,14 @@ static void key_denies_accesses_by_calls(void) {
     CHECK(process_vm_readv(getpid(), &there, 1, &here, 1, 0) == -1 && errno == EFAULT);
     CHECK(process_vm_writev(getpid(), &there, 1, &here, 1, 0) == 1);
     CHECK(!pkey_set(key, PKEY_DISABLE_ACCESS));
+    // vmsplice pins the caller's own pages.
+    int ends[2];
+    CHECK(!pipe(ends) && vmsplice(ends[1], &there, 1, 0) == -1 && errno == EFAULT);
+    CHECK(!pkey_set(key, PKEY_DISABLE_WRITE));
+    CHECK(vmsplice(ends[1], &there, 1, 0) == 1 && vmsplice(ends[0], &there, 1, 0) == -1 && errno == EFAULT);
     CHECK(!pkey_set(key, 0));
+    CHECK(vmsplice(ends[0], &there, 1, 0) == 1 && at[0] == 7);
+    close(ends[0]), close(ends[1]);
     CHECK(pread(file, at + PAGE, 1, 0) == 1 && at[PAGE] == 7);
     close(file), munmap(at, 2 * PAGE);
     CHECK(!pkey_free(key));

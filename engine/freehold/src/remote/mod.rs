@@ -7,6 +7,7 @@
 //! | `page.rs` | lookup of one page, on which every access is based |
 //! | `process_vm.rs` | copies between two address spaces |
 //! | `pin.rs` | pins of pages for devices and for the kernel |
+//! | `pins.rs` | the pinned pages |
 //! | `device.rs` | translations for devices that follow changes as listeners |
 //! | `arguments.rs` | /proc/PID/cmdline and environ |
 //!
@@ -22,9 +23,11 @@ mod arguments;
 mod device;
 mod page;
 mod pin;
+mod pins;
 mod process_vm;
 
-pub use pin::{PinFlags, Pins};
+pub use pin::PinFlags;
+pub use pins::Pins;
 
 use crate::{
     PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, space::AddressSpace, wait::Rounds,
@@ -60,8 +63,8 @@ struct PageAccess {
     write: bool,
     /// The rights of the access.
     manner: AccessMode,
-    /// True if the process itself makes the access. Only such an access reaches secret memory, and only such
-    /// an access obeys the protection keys of the calling thread.
+    /// True if the calling thread accesses the memory of its own process. Only such an access reaches secret
+    /// memory, and only such an access obeys the protection keys of the calling thread.
     own: bool,
 }
 

@@ -66,14 +66,20 @@ impl PageAccess {
         };
         // A frame that the embedder may revoke cannot be used without a reference.
         let revocable = matches!(vma.object(), Object::Special(special) if special.mapping().is_some());
+        let open = self.key_allows(platform, flags.pkey());
+        let secret = !self.own && vma.object().is_secret();
+        permitted && open && !secret && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
+    }
+
+    /// Returns true if the access to pages with this protection key is allowed.
+    pub(super) fn key_allows<P: Platform>(self, platform: &P, pkey: u8) -> bool {
         let denied = match self.own {
-            true => platform.pkey_rights(flags.pkey()),
+            true => platform.pkey_rights(pkey),
             false => PkeyRights::empty(),
         };
         let locked = denied.contains(PkeyRights::DISABLE_ACCESS)
             || self.write && denied.contains(PkeyRights::DISABLE_WRITE);
-        let secret = !self.own && vma.object().is_secret();
-        permitted && !locked && !secret && !revocable && !flags.intersects(VmFlags::IO | VmFlags::PFNMAP)
+        !locked
     }
 }
 

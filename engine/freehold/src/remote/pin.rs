@@ -29,11 +29,9 @@
 //! `docs/guide/reverse-map-and-pins.md` explains pins. The tests are `pins` (`engine/freehold/tests`), and
 //! `pins` and `pinned` (`shuttle_engine`).
 
-use super::{AccessMode, PageAccess, page::Missing};
+use super::{AccessMode, PageAccess, page::Missing, pins::Pins};
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr,
-    counted::Counted,
-    engine::Engine,
+    PAGE_SIZE, VirtAddr,
     error::PinError,
     fault::{FaultError, FaultOutcome, SegvCode},
     file::Object,
@@ -60,165 +58,10 @@ bitflags! {
     }
 }
 
-/// Pinned pages. Dropping the value unpins them. Pinned frames are not freed or moved, even if the mapping
-/// changes.
-///
-/// An anonymous page stays the program's own while it is mapped: the program and the holder of the pin see
-/// each other's stores.
-///
-/// # Invariants
-///
-/// Each frame has a pin, except frames of zeroes.
-///
-/// # Examples
-///
-/// ```
-/// # use freehold::{PAGE_SIZE, remote::{AccessMode, PinFlags}, space::*};
-/// # let engine = freehold_machine::example_engine(1 << 20);
-/// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-/// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
-/// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-/// space.write_memory(at + PAGE_SIZE, b"page", AccessMode::Plain).unwrap();
-/// let pins = space.pin_user_pages(at, 2, PinFlags::WRITE).unwrap();
-/// assert!(pins.len() == 2 && !pins.is_empty());
-/// let mut found = [0; 4];
-/// pins.read(PAGE_SIZE, &mut found).unwrap();
-/// assert_eq!(&found, b"page");
-/// ```
-#[must_use = "pages are unpinned when this is dropped"]
-pub struct Pins<P: Platform> {
-    engine: Counted<Engine<P>>,
-    frames: Vec<Pfn>,
-    write: bool,
-}
-
-impl<P: Platform> Pins<P> {
-    /// Returns the number of pages.
-    pub fn len(&self) -> usize {
-        self.frames.len()
-    }
-
-    /// Returns true if there are no pages.
-    pub fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-
-    /// Returns the frames in ascending order of their addresses. Stores are allowed if the pages were pinned
-    /// for writing.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use freehold::{PAGE_SIZE, remote::PinFlags, space::*};
-    /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
-    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// let pins = space.pin_user_pages(at + 3 * PAGE_SIZE, 2, PinFlags::WRITE).unwrap();
-    /// assert_eq!(pins.frames(), [space.frame_at(at + 3 * PAGE_SIZE).unwrap()], "up to the end of the VMA");
-    /// ```
-    pub fn frames(&self) -> &[Pfn] {
-        &self.frames
-    }
-
-    /// Reads bytes from the pages, starting at byte `offset` of the first page.
-    ///
-    /// # Errors
-    ///
-    /// Fails without reading if the range exceeds the pages.
-    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), PinError> {
-        let mut done = 0;
-        self.for_each_piece(offset, out.len(), |pfn, at, len| {
-            self.engine.platform().read_frame(pfn, at, &mut out[done..done + len]);
-            done += len;
-        })
-    }
-
-    /// Writes bytes to the pages, starting at byte `offset` of the first page. Marks the pages dirty.
-    ///
-    /// # Errors
-    ///
-    /// Fails without writing if the range exceeds the pages, or if the pages were not pinned for writing.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use freehold::{PAGE_SIZE, remote::{AccessMode, PinFlags}, space::*};
-    /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
-    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
-    /// let pins = space.pin_user_pages(at, 2, PinFlags::WRITE).unwrap();
-    /// pins.write(PAGE_SIZE - 2, b"data").unwrap();
-    /// let mut found = [0; 4];
-    /// space.read_memory(at + PAGE_SIZE - 2, &mut found, AccessMode::Plain).unwrap();
-    /// assert_eq!(&found, b"data");
-    /// ```
-    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), PinError> {
-        if !self.write {
-            return Err(PinError::BadAddress);
-        }
-        let mut done = 0;
-        self.for_each_piece(offset, data.len(), |pfn, at, len| {
-            self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
-            done += len;
-            let frame = self.engine.platform().frame(self.engine.memory().record_of(pfn));
-            frame.set_dirty();
-        })
-    }
-
-    /// Unpins pages that were written, for example by a device. The pages become dirty: pages of files are
-    /// written back even if a write-back happened after the first store, and pages to which MADV_FREE was
-    /// applied during the pin are not discarded. Pages that were not pinned for writing are not marked.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use freehold::{PAGE_SIZE, PageRange, file::{File, FileAccess, Mapping, Zeroes}, remote::PinFlags, space::*};
-    /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// # let file = File::new(&Mapping::new(&engine, Zeroes, PAGE_SIZE, false).unwrap(), FileAccess::READ_WRITE, "/f").unwrap();
-    /// # let at = space.mmap(0, PAGE_SIZE, Prot::READ | Prot::WRITE, MapFlags::SHARED, Some(&file), 0).unwrap();
-    /// let pins = space.pin_user_pages(at, 1, PinFlags::WRITE).unwrap();
-    /// file.mapping().write_back(PageRange::ALL).unwrap();
-    /// space.munmap(at, PAGE_SIZE).unwrap();
-    /// pins.unpin_dirty();
-    /// assert_eq!(file.drop_clean(PageRange::ALL), 0, "the page is dirty");
-    /// ```
-    pub fn unpin_dirty(mut self) {
-        let frames = core::mem::take(&mut self.frames);
-        self.engine.memory().unpin(&frames, self.write);
-    }
-
-    fn for_each_piece(
-        &self,
-        offset: u64,
-        len: usize,
-        mut f: impl FnMut(Pfn, usize, usize),
-    ) -> Result<(), PinError> {
-        let end = offset.checked_add(len as u64).ok_or(PinError::BadAddress)?;
-        if end > self.frames.len() as u64 * PAGE_SIZE {
-            return Err(PinError::BadAddress);
-        }
-        let mut at = offset;
-        while at < end {
-            let (skip, part) = super::within_page(at, (end - at) as usize);
-            f(self.frames[(at / PAGE_SIZE) as usize], skip, part);
-            at += part as u64;
-        }
-        Ok(())
-    }
-}
-
-impl<P: Platform> Drop for Pins<P> {
-    fn drop(&mut self) {
-        self.engine.memory().unpin(&self.frames, false);
-    }
-}
-
 impl<P: Platform> AddressSpace<P> {
     /// Pins up to `pages` pages, starting at the page of `addr`. Pins fewer pages if some are not available,
     /// but at least one unless `pages` is zero. Any task may call this function for any address space.
+    /// Protection keys do not apply.
     ///
     /// Pins for a transfer must be short. A pinned page cannot move, and truncation of a directly mapped file
     /// waits for its pins. Therefore a task that holds a pin of such a file must not wait for a lock of the
@@ -246,7 +89,7 @@ impl<P: Platform> AddressSpace<P> {
     /// drop(pins);
     /// ```
     pub fn pin_user_pages(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
-        self.retry_when_short(|| Pinning::new(self, addr, pages, flags))?.pin_slow()
+        self.retry_when_short(|| Pinning::new(self, addr, pages, flags, false))?.pin_slow()
     }
 
     /// Pins pages like [`pin_user_pages`](Self::pin_user_pages), but refuses frames that are a file's
@@ -257,12 +100,13 @@ impl<P: Platform> AddressSpace<P> {
         pages: usize,
         flags: PinFlags,
     ) -> Result<Pins<P>, PinError> {
-        let pinning = self.retry_when_short(|| Pinning::new(self, addr, pages, flags))?;
+        let pinning = self.retry_when_short(|| Pinning::new(self, addr, pages, flags, false))?;
         Pinning { not_storage: true, ..pinning }.pin_slow()
     }
 
     /// Pins pages like [`pin_user_pages`](Self::pin_user_pages), on a CPU that runs this space. Pages that
-    /// are present with the required rights are pinned without a lock of the space or its VMAs.
+    /// are present with the required rights are pinned without a lock of the space or its VMAs. The calling
+    /// thread's protection keys apply.
     ///
     /// # Errors
     ///
@@ -287,7 +131,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!((pins.len(), space.rss().anon), (4, 4));
     /// ```
     pub fn pin_user_pages_fast(&self, addr: u64, pages: usize, flags: PinFlags) -> Result<Pins<P>, PinError> {
-        let mut pinning = self.retry_when_short(|| Pinning::new(self, addr, pages, flags))?;
+        let mut pinning = self.retry_when_short(|| Pinning::new(self, addr, pages, flags, true))?;
         let mut rounds = Rounds::new();
         loop {
             pinning.pin_fast();
@@ -332,7 +176,7 @@ impl<P: Platform> AddressSpace<P> {
         pages: usize,
         flags: PinFlags,
     ) -> Result<Pins<P>, PinError> {
-        let mut pinning = Pinning::new(self, addr, pages, flags)?;
+        let mut pinning = Pinning::new(self, addr, pages, flags, true)?;
         pinning.pin_fast();
         Ok(pinning.pins)
     }
@@ -351,6 +195,10 @@ enum Walk {
 struct Pinning<'s, P: Platform> {
     space: &'s AddressSpace<P>,
     flags: PinFlags,
+    how: PageAccess,
+    /// A protection key whose pages the fast walk may pin. A page with another key needs the slow path,
+    /// because the rights of the calling thread cannot be read while a table is locked.
+    open_key: Option<u8>,
     /// True if frames that are a file's storage are refused.
     not_storage: bool,
     /// Address of the next page.
@@ -361,16 +209,30 @@ struct Pinning<'s, P: Platform> {
 }
 
 impl<'s, P: Platform> Pinning<'s, P> {
-    fn new(space: &'s AddressSpace<P>, addr: u64, pages: usize, flags: PinFlags) -> Result<Self, PinError> {
+    /// Returns a request that has pinned nothing. With `own`, the calling thread belongs to the space.
+    fn new(
+        space: &'s AddressSpace<P>,
+        addr: u64,
+        pages: usize,
+        flags: PinFlags,
+        own: bool,
+    ) -> Result<Self, PinError> {
         let at = addr & !(PAGE_SIZE - 1);
         let len = (pages as u64).checked_mul(PAGE_SIZE).ok_or(PinError::BadAddress)?;
         let end = at.checked_add(len).ok_or(PinError::BadAddress)?;
         let mut frames = Vec::new();
         frames.try_reserve_exact(pages).map_err(|_| PinError::OutOfMemory)?;
         let write = flags.contains(PinFlags::WRITE);
+        let manner = match flags.contains(PinFlags::FORCE) {
+            true => AccessMode::Forced,
+            false => AccessMode::Plain,
+        };
+        let how = PageAccess { write, manner, own };
         Ok(Pinning {
             space,
             flags,
+            how,
+            open_key: how.key_allows(space.platform(), 0).then_some(0),
             not_storage: false,
             at,
             end,
@@ -414,13 +276,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
 
     /// Pins at least one page while a lock keeps the VMA stable.
     fn slowly(&mut self) -> Result<(), PinError> {
-        let manner = match self.flags.contains(PinFlags::FORCE) {
-            true => AccessMode::Forced,
-            false => AccessMode::Plain,
-        };
-        let how = PageAccess { write: self.pins.write, manner, own: false };
-        let (space, page, mut refused) = (self.space, self.at, None);
-        space.with_vma(page, manner, |vma, held| self.attempt(vma, held, how, &mut refused))?;
+        let (space, page, manner, mut refused) = (self.space, self.at, self.how.manner, None);
+        space.with_vma(page, manner, |vma, held| self.attempt(vma, held, &mut refused))?;
         refused.map_or(Ok(()), Err)
     }
 
@@ -429,12 +286,12 @@ impl<'s, P: Platform> Pinning<'s, P> {
         &mut self,
         vma: &Vma<P>,
         held: HeldLock<'_, '_, P>,
-        how: PageAccess,
         refused: &mut Option<PinError>,
     ) -> FaultOutcome<P> {
-        if !how.allowed(self.space.platform(), vma) {
+        if vma.object().is_secret() || !self.how.allowed(self.space.platform(), vma) {
             return FaultOutcome::Failed(FaultError::Segv { addr: self.at, code: SegvCode::Accerr });
         }
+        self.open_key = Some(vma.flags().pkey());
         let long = self.flags.contains(PinFlags::LONGTERM);
         *refused = self.refusal(vma);
         if refused.is_some() {
@@ -449,7 +306,7 @@ impl<'s, P: Platform> Pinning<'s, P> {
                 *refused = Some(PinError::TooMany);
                 FaultOutcome::Done
             }
-            Err(Stop::Missing(missing)) => self.space.make_up(vma, self.at, how.write, &missing, held),
+            Err(Stop::Missing(missing)) => self.space.make_up(vma, self.at, self.how.write, &missing, held),
         }
     }
 
@@ -544,7 +401,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
                 return Err(Stop::Missing(Missing::Never(FaultError::Bus { addr: self.at })));
             }
         };
-        if walk == Walk::Fast && flags.contains(PteFlags::NO_ACCESS) {
+        let closed = flags.contains(PteFlags::NO_ACCESS) || self.open_key != Some(flags.pkey());
+        if walk == Walk::Fast && closed {
             return Err(Stop::ABSENT);
         }
         let engine = &self.space.engine;
