@@ -10,7 +10,7 @@
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
-    platform::{FramePurpose, FrameRequest, Platform},
+    platform::{FramePurpose, FrameRequest, PageOwner, Platform},
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags, VaRange};
 
@@ -104,6 +104,10 @@ impl<'e, P: Platform> HugePage<'e, P> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
         let first = memory.alloc_block(request.of(vm.mmu()))?;
+        if !memory.platform().charge(PageOwner::Space(vm.mmu()), first, FRAMES) {
+            (0..FRAMES).for_each(|n| memory.free_frame(first.add(n)));
+            return None;
+        }
         for n in 0..FRAMES {
             memory.platform().frame(first.add(n)).init_anon(page.plus(n));
             memory.platform().zero_frame(first.add(n));
@@ -128,7 +132,7 @@ impl<P: Platform> Drop for HugePage<'_, P> {
             self.memory.platform().frame(frame).sub_map();
             let last = self.memory.platform().frame(frame).put();
             debug_assert!(last, "no other task has seen the frames");
-            self.memory.free_frame(frame);
+            self.memory.free_charged(frame);
         }
     }
 }

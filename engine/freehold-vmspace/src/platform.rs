@@ -79,6 +79,7 @@
 //! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `space_created`, `space_ending` | no context, not even L | yes | yes | |
 //! | `memory_short` | no context, not even L | yes | yes | may call the engine |
+//! | `charge`, `uncharge` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
@@ -112,7 +113,7 @@
 
 pub use crate::{
     frame::Frame,
-    request::{AllocEffort, FramePurpose, FrameRequest, NodeChoice},
+    request::{AllocEffort, FileId, FramePurpose, FrameRequest, NodeChoice, PageOwner},
     shortage::{MemoryShortage, ShortageAnswer},
 };
 pub use freehold_pagetable::{
@@ -160,6 +161,29 @@ pub unsafe trait Platform: TableMemory + Host {
     /// function neither calls the engine nor waits for a task that calls the engine. Memory of the engine is
     /// reclaimed in [`memory_short`](Self::memory_short), where no lock is held.
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize;
+
+    /// Charges consecutive frames to their owner. Returns false if the owner may not have more memory.
+    ///
+    /// The engine calls this function for each frame that becomes a page, before the page is mapped or enters
+    /// a page cache. A refusal has the same effect as a lack of memory: the operation releases its locks,
+    /// calls [`memory_short`](Self::memory_short), and fails if the answer is no. Where the engine can
+    /// continue with smaller pages, it does so instead. The number of charged frames is exact at every
+    /// moment: a frame in the engine's cache of free frames is not charged.
+    ///
+    /// A platform that needs the owner again in [`uncharge`](Self::uncharge) stores it by frame number. Not
+    /// charged are page tables, huge pages of pools, frames of zeroes, and frames that the engine does not
+    /// own. The default accepts all.
+    fn charge(&self, owner: PageOwner<'_, Self::Mmu>, first: Pfn, frames: u64) -> bool {
+        let _ = (owner, first, frames);
+        true
+    }
+
+    /// Ends the charge of each of these frames, which were charged before and are free now. Called after the
+    /// last reference was dropped, before the frames go to the cache of free frames or to
+    /// [`free_frames`](Self::free_frames).
+    fn uncharge(&self, frames: &[Pfn]) {
+        let _ = frames;
+    }
 
     /// Makes memory free for an operation that has found none, or lets the operation fail.
     ///

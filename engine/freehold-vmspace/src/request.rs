@@ -12,7 +12,7 @@
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
 //! the expected ones.
 
-use freehold_pagetable::Level;
+use freehold_pagetable::{Level, Pfn};
 
 /// A request for frames; see [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames).
 ///
@@ -30,8 +30,8 @@ pub struct FrameRequest<'s, Mmu> {
     pub purpose: FramePurpose,
     /// The space that faults or makes the call. `None` if the request is for the engine, a pool, or a file.
     /// Single frames are allocated in batches: the first is for this space, and the others are for the next
-    /// spaces that need one on the same processor. A platform therefore knows which space causes the work,
-    /// but not exactly which space owns which frame.
+    /// spaces that need one on the same processor. A platform therefore knows which space causes the work;
+    /// [`charge`](crate::platform::Platform::charge) says which space owns which frame.
     pub space: Option<&'s Mmu>,
     /// How hard the platform should try.
     pub effort: AllocEffort,
@@ -58,6 +58,34 @@ pub enum FramePurpose {
     HugePool,
     /// Frames of zeroes that the engine keeps during its whole life.
     Engine,
+}
+
+/// The owner of pages, for [`Platform::charge`](crate::platform::Platform::charge).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PageOwner<'s, Mmu> {
+    /// Private memory of this space.
+    Space(&'s Mmu),
+    /// A page in the page cache of this file, which may be shared memory. On Linux, the group of the calling
+    /// task is charged for such a page.
+    File(FileId),
+    /// Memory that the calling task requests for a space without an MMU.
+    Caller,
+    /// The owner of the page in this frame. The contents move to the new frame, and the old frame is
+    /// uncharged when it is freed.
+    SameAs(Pfn),
+}
+
+/// Identifies a file while it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId(usize);
+
+impl FileId {
+    /// Returns the identifier of the file that this word of a frame's record leads to.
+    #[doc(hidden)]
+    pub fn new(rmap: usize) -> Self {
+        FileId(rmap)
+    }
 }
 
 /// How hard a platform should try.
@@ -104,6 +132,14 @@ impl<'s, Mmu> FrameRequest<'s, Mmu> {
         FrameRequest { node: NodeChoice::Only(node), ..self }
     }
 }
+
+impl<Mmu> Clone for PageOwner<'_, Mmu> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<Mmu> Copy for PageOwner<'_, Mmu> {}
 
 impl<Mmu> Clone for FrameRequest<'_, Mmu> {
     fn clone(&self) -> Self {

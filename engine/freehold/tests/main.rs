@@ -28,6 +28,7 @@
 //! and the names of modules with these documents.
 
 mod access;
+mod charges;
 mod cpu_arena;
 mod every_call;
 mod fault;

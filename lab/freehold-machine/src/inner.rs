@@ -9,6 +9,7 @@
 //! machine is a field of [`Inner`], with a lock or atomics of its own if it changes.
 
 use crate::bitmap::Bitmap;
+use crate::charges::Charges;
 use crate::config::{MachineConfig, Memory};
 use crate::contents::Page;
 use crate::cpu_shared::CpuShared;
@@ -62,6 +63,8 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) has_devices: AtomicBool,
     /// Function that answers `Platform::memory_short`. Without a function the answer is `Fail`.
     pub(crate) memory_short: Lock<Option<Arc<MemoryShort<F>>>>,
+    /// The owners of charged frames.
+    pub(crate) charges: Charges,
     /// The kernel's half of every root table, if the machine has one.
     pub(crate) kernel: Option<Kernel>,
     format: PhantomData<F>,
@@ -121,6 +124,7 @@ impl<F: Format> Inner<F> {
             devices: Lock::new(Vec::new()),
             has_devices: AtomicBool::new(false),
             memory_short: Lock::new(None),
+            charges: Charges::new(frames, config.oracles)?,
             kernel: None,
             format: PhantomData,
         };

@@ -62,6 +62,7 @@
 
 mod bitmap;
 mod blank;
+mod charges;
 #[cfg(debug_assertions)]
 mod compiled;
 mod config;
@@ -94,6 +95,7 @@ mod software_bits;
 mod space_slot;
 mod tlb;
 
+pub use charges::{ChargeLimit, Owner};
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 pub use compiled::compiled;

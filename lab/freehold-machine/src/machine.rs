@@ -21,7 +21,7 @@ use crate::lock_log;
 use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::platform::{Frame, FrameRequest};
-use freehold::platform::{MemoryShortage, PkeyRights, Platform, ShortageAnswer};
+use freehold::platform::{MemoryShortage, PageOwner, PkeyRights, Platform, ShortageAnswer};
 use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::atomic::AtomicU32;
 use freehold_sync::stats::LockUse;
@@ -298,6 +298,18 @@ unsafe impl<F: Format> Platform for Machine<F> {
     fn thread_id(&self) -> u32 {
         context::check("thread_id", context::SLEEPS);
         self.inner.current_cpu().map_or(0, |cpu| cpu as u32 + 1)
+    }
+
+    #[inline(always)]
+    fn charge(&self, owner: PageOwner<'_, Mmu<F>>, first: Pfn, frames: u64) -> bool {
+        context::check("charge", context::SLEEPS);
+        self.inner.charge(owner, first, frames)
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, frames: &[Pfn]) {
+        context::check("uncharge", context::SLEEPS);
+        self.inner.uncharge(frames);
     }
 
     fn memory_short(&self, shortage: &MemoryShortage<'_, Mmu<F>>) -> ShortageAnswer {

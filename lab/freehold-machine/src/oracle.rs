@@ -11,6 +11,7 @@
 //! | use | a CPU serves an access from a leaf whose frame was freed, or freed and allocated again, since the walk; a CPU walks through a cached table that was freed |
 //! | free | a frame or table is freed while a TLB still leads to it |
 //! | device | a frame is freed while a device translates an address to it; see `shadow` |
+//! | charge | a frame is freed while it is charged to an owner, charged twice, or uncharged twice; see `charges` |
 //! | poison | a freed frame or table was written to |
 //! | record | a frame is freed while the engine's record of it is not zero |
 //! | empty | a table is freed with entries in it |
@@ -79,6 +80,7 @@ pub(crate) fn frames_freed<F: Format>(inner: &Inner<F>, frames: &[Pfn]) {
         scan_leaves(inner, frames);
     }
     inner.assert_no_device_uses(frames);
+    inner.assert_uncharged(frames);
     frames.iter().filter_map(|pfn| inner.page(*pfn)).for_each(|page| page.poison());
 }
 

@@ -8,7 +8,7 @@
 
 use crate::common::*;
 use freehold::engine::{Config, Engine};
-use freehold::platform::{FramePurpose, FrameRequest, Platform};
+use freehold::platform::{FramePurpose, FrameRequest, PageOwner, Platform};
 use freehold::space::{MapFlags, Prot, SpaceConfig};
 use freehold_machine::{MachineConfig, Process, Shadow};
 use freehold_pagetable::{Access, Format, Level, TableMemory, X86_4};
@@ -293,6 +293,47 @@ fn leaked_frame_is_detected() {
         toy.frame();
         drop(toy.mmu);
         machine.accounting().assert_clean();
+    });
+}
+
+#[test]
+#[should_panic(expected = "is freed while it is charged")]
+fn freeing_a_charged_frame_is_detected() {
+    run(|| {
+        let toy = Toy::new(&backed());
+        let frame = toy.frame();
+        assert!(toy.machine.charge(PageOwner::Caller, frame, 1));
+        toy.free(frame);
+    });
+}
+
+#[test]
+#[should_panic(expected = "although it is charged already")]
+fn charging_a_frame_twice_is_detected() {
+    run(|| {
+        let toy = Toy::new(&backed());
+        let frame = toy.frame();
+        (0..2).for_each(|_| assert!(toy.machine.charge(PageOwner::Caller, frame, 1)));
+    });
+}
+
+#[test]
+#[should_panic(expected = "but it is not charged")]
+fn ending_a_charge_twice_is_detected() {
+    run(|| {
+        let toy = Toy::new(&backed());
+        let frame = toy.frame();
+        assert!(toy.machine.charge(PageOwner::Caller, frame, 1));
+        (0..2).for_each(|_| toy.machine.uncharge(&[frame]));
+    });
+}
+
+#[test]
+#[should_panic(expected = "which has none")]
+fn naming_the_owner_of_a_frame_that_is_not_charged_is_detected() {
+    run(|| {
+        let toy = Toy::new(&backed());
+        toy.machine.charge(PageOwner::SameAs(toy.frame()), toy.frame(), 1);
     });
 }
 

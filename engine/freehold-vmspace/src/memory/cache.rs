@@ -115,9 +115,10 @@ impl<P: Platform> FrameCache<P> {
         Ok(*first)
     }
 
-    /// Frees frames whose last reference was dropped.
+    /// Ends the charges of frames whose last reference was dropped, and frees them.
     pub fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
+            platform.uncharge(frames);
             let (left, shrink) = self.magazines.with(|magazine| {
                 // Relaxed: the flag is only a request.
                 (magazine.push(frames), magazine.shrink.load(Relaxed))
@@ -130,8 +131,11 @@ impl<P: Platform> FrameCache<P> {
         frames.clear();
     }
 
-    /// Frees frames whose last reference was dropped, bypassing the caches.
+    /// Like [`free`](Self::free), but bypasses the caches.
     pub fn free_now<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
+        if !frames.is_empty() {
+            platform.uncharge(frames);
+        }
         self.free_to_platform(platform, frames);
         frames.clear();
     }

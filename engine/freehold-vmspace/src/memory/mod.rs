@@ -25,7 +25,7 @@ pub use run::Run;
 
 use crate::{
     AnonPage, CachePage, NoMemory, PageIndex, Pfn,
-    platform::{AllocEffort, FramePurpose, FrameRequest, Platform},
+    platform::{AllocEffort, FileId, FramePurpose, FrameRequest, PageOwner, Platform},
 };
 use arrayvec::ArrayVec;
 use cache::{BATCH, FrameCache};
@@ -160,8 +160,8 @@ impl<P: Platform> Memory<P> {
     /// once, and is exclusive; its contents are zeroed if `zero` is set.
     #[inline(always)]
     pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
-        let frame =
-            self.frames.alloc(&self.platform, FrameRequest::pages(FramePurpose::Anonymous).of(space))?;
+        let request = FrameRequest::pages(FramePurpose::Anonymous).of(space);
+        let frame = self.alloc_charged(request, PageOwner::Space(space))?;
         self.platform.frame(frame).init_anon(page);
         if zero {
             self.platform.zero_frame(frame);
@@ -172,22 +172,52 @@ impl<P: Platform> Memory<P> {
     /// Allocates a frame for the page `index` of a page cache, which gets the only reference. The contents
     /// are undefined.
     pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
-        let frame = self.frames.alloc(&self.platform, FrameRequest::pages(FramePurpose::File))?;
+        let request = FrameRequest::pages(FramePurpose::File);
+        let frame = self.alloc_charged(request, PageOwner::File(FileId::new(kind.rmap)))?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)
     }
 
-    /// Frees a frame that was never counted, or is no longer counted. Bypasses the caches, so that the frames
-    /// of a block become one free block again.
+    /// Allocates a frame and charges it.
+    #[inline(always)]
+    fn alloc_charged(
+        &self,
+        request: FrameRequest<'_, P::Mmu>,
+        owner: PageOwner<'_, P::Mmu>,
+    ) -> Result<Pfn, NoMemory> {
+        let frame = self.frames.alloc(&self.platform, request)?;
+        match self.platform.charge(owner, frame, 1) {
+            true => Ok(frame),
+            false => {
+                self.free_frame(frame);
+                Err(NoMemory)
+            }
+        }
+    }
+
+    /// Ends the charge of a frame that was never counted, or is no longer counted, and frees it like
+    /// [`free_frame`](Self::free_frame).
+    pub fn free_charged(&self, frame: Pfn) {
+        self.platform.uncharge(&[frame]);
+        self.free_frame(frame);
+    }
+
+    /// Frees a frame that is not charged. Bypasses the caches, so that the frames of a block become one free
+    /// block again.
     pub fn free_frame(&self, frame: Pfn) {
         self.frames.free_to_platform(&self.platform, &[frame]);
     }
 
     /// Allocates what an entry of `level` maps: a frame, or a huge page of its pool. The contents are
-    /// undefined, and the frame was never counted.
-    pub fn alloc_like(&self, level: Level, purpose: FramePurpose) -> Result<Pfn, NoMemory> {
+    /// undefined, and the frame was never counted. A single frame is charged to `owner`.
+    pub fn alloc_like(
+        &self,
+        level: Level,
+        purpose: FramePurpose,
+        owner: PageOwner<'_, P::Mmu>,
+    ) -> Result<Pfn, NoMemory> {
         match level {
-            Level::Pte => self.frames.alloc(&self.platform, FrameRequest::pages(purpose)),
+            Level::Pte => self.alloc_charged(FrameRequest::pages(purpose), owner),
             _ => self.take_huge_page(HugePageSize::of_level(level), false).map_err(|_| NoMemory),
         }
     }
@@ -195,7 +225,7 @@ impl<P: Platform> Memory<P> {
     /// Frees the result of [`alloc_like`](Self::alloc_like) if it was never used.
     pub fn free_unused(&self, frame: Pfn, level: Level) {
         match level {
-            Level::Pte => self.free_frame(frame),
+            Level::Pte => self.free_charged(frame),
             _ => self.huge_pool(HugePageSize::of_level(level)).put(&self.platform, frame, false),
         }
     }

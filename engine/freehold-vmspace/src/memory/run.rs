@@ -7,7 +7,11 @@
 //! because otherwise it would free frames of another owner; `tests/vmspace/run.rs` tests this.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
-use crate::{CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn, frame::Frame, platform::Platform};
+use crate::{
+    CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn,
+    frame::Frame,
+    platform::{FileId, PageOwner, Platform},
+};
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use freehold_sync::counted::Counted;
@@ -32,7 +36,7 @@ impl<P: Platform> Run<P> {
 
     /// Allocates frames with undefined contents. For zero pages, returns the [`empty`](Self::empty) run.
     pub fn alloc(memory: &Counted<Memory<P>>, pages: PageCount) -> Result<Self, NoMemory> {
-        Self::alloc_as(memory, pages, |_, frame| frame.init_run())
+        Self::alloc_as(memory, pages, PageOwner::Caller, |_, frame| frame.init_run())
     }
 
     /// Allocates frames for the pages of a file from `index` on, with undefined contents.
@@ -48,13 +52,15 @@ impl<P: Platform> Run<P> {
         pages: PageCount,
     ) -> Result<Self, NoMemory> {
         assert!(index.checked_add(pages.get()).is_some(), "{pages:?} pages of a file from {index:?} on");
-        Self::alloc_as(memory, pages, |n, frame| frame.init_cache(kind, index + n))
+        let owner = PageOwner::File(FileId::new(kind.rmap));
+        Self::alloc_as(memory, pages, owner, |n, frame| frame.init_cache(kind, index + n))
     }
 
-    /// Allocates a run, and calls `init` with the record and the position of each frame.
+    /// Allocates a run, charges it, and calls `init` with the record and the position of each frame.
     fn alloc_as(
         memory: &Counted<Memory<P>>,
         pages: PageCount,
+        owner: PageOwner<'_, P::Mmu>,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
         // The frames come from the platform, not from the caches of free frames, which hold single frames. If
@@ -66,6 +72,10 @@ impl<P: Platform> Run<P> {
         }
         let again = || memory.flush_cache().then(|| platform.alloc_run(pages)).flatten();
         let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
+        if !platform.charge(owner, first, pages) {
+            (0..pages).for_each(|n| memory.free_frame(first.add(n)));
+            return Err(NoMemory);
+        }
         let run = Run { memory: memory.clone(), first, pages, counted: true };
         run.frames().zip(0..).for_each(|(pfn, n)| init(n, memory.platform().frame(pfn)));
         Ok(run)
@@ -158,6 +168,7 @@ impl<P: Platform> Drop for Run<P> {
         let mut free = ArrayVec::<Pfn, BATCH>::new();
         let free_to_platform = |free: &mut ArrayVec<Pfn, BATCH>| {
             if !free.is_empty() {
+                platform.uncharge(free);
                 // SAFETY: the last reference of each frame was dropped, and no translation leads to a frame
                 // without a reference.
                 unsafe { platform.free_frames(free) };

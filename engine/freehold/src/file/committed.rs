@@ -1,5 +1,5 @@
 //! Accounting of a file's memory as committed memory. `engine/freehold/src/committed.rs` has the rules and
-//! the count.
+//! the count. The file is also the owner of its pages for the platform ([`file_id`](Mapping::file_id)).
 //!
 //! Files that commit each page in their caches can outlive every program. If
 //! [`Config::max_file_pages`](crate::engine::Config) limits the number of their pages, the pages are counted
@@ -16,7 +16,7 @@ use crate::{
     committed::Charge,
     error::NoMemory,
     file::mapping::{Committed, pages_to_commit},
-    platform::Platform,
+    platform::{FileId, Platform},
 };
 use freehold_vmspace::PageCount;
 
@@ -40,6 +40,21 @@ impl<P: Platform> PageCharge<'_, P> {
 }
 
 impl<P: Platform> Mapping<P> {
+    /// Returns the identifier of the file in [`PageOwner::File`](crate::platform::PageOwner::File).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::file::Mapping;
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::memfd(&engine, 8 << 20).unwrap();
+    /// let other = Mapping::memfd(&engine, 8 << 20).unwrap();
+    /// assert_ne!(file.file_id(), other.file_id());
+    /// ```
+    pub fn file_id(&self) -> FileId {
+        FileId::new(self.rmap_word())
+    }
+
     /// Commits `pages` that are about to enter the cache, if the file commits its pages one by one.
     ///
     /// # Errors

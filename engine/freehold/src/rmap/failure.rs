@@ -293,12 +293,14 @@ impl<P: Platform> Page<'_, P> {
         });
     }
 
-    /// Takes the frame out of use, after all entries and cache references are removed. Releasing the last
-    /// reference will not free the frame.
+    /// Takes the frame out of use, after all entries and cache references are removed, and ends its charge.
+    /// Releasing the last reference will not free the frame.
     pub(crate) fn retire_frame(&self) {
         self.frame().clear_rmap();
         if self.level > Level::Pte {
             self.frame().set_broken();
+        } else {
+            self.engine.platform().uncharge(&[self.pfn]);
         }
         self.engine.note_failed(self.asked);
     }

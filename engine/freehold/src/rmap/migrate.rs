@@ -25,7 +25,7 @@ use crate::{
     Pfn, VirtAddr,
     engine::Engine,
     error::MigrateError,
-    platform::{FramePurpose, Platform},
+    platform::{FramePurpose, PageOwner, Platform},
     vma::flags::{VmFlags, pte_flags::vma_pte_flags},
 };
 
@@ -75,7 +75,8 @@ impl<P: Platform> Page<'_, P> {
             AnyRmapRoot::Anon(_) => FramePurpose::Anonymous,
             AnyRmapRoot::File(_) => FramePurpose::File,
         };
-        let new = engine.memory().alloc_like(self.level, purpose).map_err(|_| MigrateError::OutOfMemory)?;
+        let new = engine.memory().alloc_like(self.level, purpose, PageOwner::SameAs(self.pfn));
+        let new = new.map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyRmapRoot::Anon(_) => self.move_anon(new),
             AnyRmapRoot::File(_) => self.move_cached(new),

@@ -16,7 +16,7 @@ use super::state::{Probe, are_put, may_show};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     file::Mapping,
-    platform::{FramePurpose, Platform},
+    platform::{FramePurpose, PageOwner, Platform},
     space::AddressSpace,
     vma::Vma,
 };
@@ -55,7 +55,7 @@ struct Spare<'e, P: Platform> {
 impl<P: Platform> Drop for Spare<'_, P> {
     fn drop(&mut self) {
         if let Some(frame) = self.frame.take() {
-            self.memory.free_frame(frame);
+            self.memory.free_charged(frame);
         }
     }
 }
@@ -109,7 +109,7 @@ pub(super) fn settle_probes<P: Platform>(
             Outcome::Reclaimed => continue,
             Outcome::NeedsFrame => {}
         }
-        let frame = vm.memory().alloc_like(Level::Pte, FramePurpose::Anonymous);
+        let frame = vm.memory().alloc_like(Level::Pte, FramePurpose::Anonymous, PageOwner::Space(vm.mmu()));
         spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
     }
 }

@@ -18,7 +18,8 @@
 use freehold::{
     Pfn,
     platform::{
-        AllocEffort, Frame, FramePurpose, FrameRequest, MemoryShortage, NodeChoice, Platform, ShortageAnswer,
+        AllocEffort, Frame, FramePurpose, FrameRequest, MemoryShortage, NodeChoice, PageOwner, Platform,
+        ShortageAnswer,
     },
 };
 use freehold_machine::{Machine, Mmu, exempt};
@@ -302,6 +303,14 @@ unsafe impl Platform for Gated {
 
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu> {
         self.machine.space_created(root)
+    }
+
+    fn charge(&self, owner: PageOwner<'_, Self::Mmu>, first: Pfn, frames: u64) -> bool {
+        self.machine.charge(owner, first, frames)
+    }
+
+    fn uncharge(&self, frames: &[Pfn]) {
+        self.machine.uncharge(frames);
     }
 
     fn memory_short(&self, shortage: &MemoryShortage<'_, Self::Mmu>) -> ShortageAnswer {

@@ -35,6 +35,7 @@ const SWEPT: &[&str] = &[
 const BELOW: &[(&str, &str)] = &[
     ("AnonPage", "a value"),
     ("CacheFill", "used by faults around a page"),
+    ("FileId", "a value"),
     ("FrameCache", "the cache of frames, which every call uses"),
     ("FrameRequest", "a value"),
     ("HugePage", "used by faults and collapsing"),
@@ -86,6 +87,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Userfaultfd::poll", "only reads"),
     ("Userfaultfd::read", "waits; `try_read` is swept instead"),
     ("Mapping::files", "a reference"),
+    ("Mapping::file_id", "a value"),
     ("Mapping::is_shmem", "a value"),
     ("Mapping::is_direct", "a value"),
     ("Mapping::is_secret", "a value"),
