@@ -10,7 +10,7 @@
 
 use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
-    platform::{FramePurpose, FrameRequest, PageOwner, Platform},
+    platform::{FramePurpose, FrameRequest, NodeChoice, PageOwner, Platform},
 };
 use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags, VaRange};
 
@@ -103,7 +103,7 @@ impl<'e, P: Platform> HugePage<'e, P> {
     pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
-        let first = memory.alloc_block(request.of(vm.mmu()))?;
+        let first = memory.alloc_block(request.of(vm.mmu()).on(NodeChoice::of(page)))?;
         if !memory.platform().charge(PageOwner::Space(vm.mmu()), first, FRAMES) {
             (0..FRAMES).for_each(|n| memory.free_frame(first.add(n)));
             return None;

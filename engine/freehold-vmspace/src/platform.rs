@@ -81,7 +81,7 @@
 //! | `memory_short` | no context, not even L | yes | yes | may call the engine |
 //! | `charge`, `uncharge` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
-//! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `node_of` | everywhere | no | no | computes an address |
+//! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `nodes`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | does not wait for a processor that spins for T |
 //! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `thread_id`, `memory_failed` | L | no | no | |
@@ -205,10 +205,12 @@ pub unsafe trait Platform: TableMemory + Host {
         ShortageAnswer::Fail
     }
 
-    /// Number of NUMA nodes of the machine.
-    const NODES: usize = 1;
+    /// Returns the number of NUMA nodes of the machine, which stays the same during the life of the platform.
+    fn nodes(&self) -> usize {
+        1
+    }
 
-    /// Returns the node of a frame: less than [`NODES`](Self::NODES).
+    /// Returns the node of a frame: less than [`nodes`](Self::nodes).
     fn node_of(&self, pfn: Pfn) -> usize {
         let _ = pfn;
         0

@@ -12,6 +12,7 @@
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
 //! the expected ones.
 
+use crate::{AnonPage, PageIndex};
 use freehold_pagetable::{Level, Pfn};
 
 /// A request for frames; see [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames).
@@ -40,10 +41,19 @@ pub struct FrameRequest<'s, Mmu> {
 /// The NUMA node of requested frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChoice {
-    /// A node that the platform chooses, for example that of the calling processor.
+    /// A node that the platform chooses, for example that of the calling processor, or by the policy of the
+    /// calling task. Single frames may come from the engine's cache of the calling processor.
     Any,
     /// Only this node.
     Only(usize),
+    /// The nodes of a NUMA policy of a mapping. If the policy is strict and its nodes have no memory, the
+    /// platform has no frame.
+    Policy {
+        /// The number by which the platform knows the policy (`AddressSpace::set_policy`).
+        tag: u64,
+        /// The page offset in the mapped object, by which a policy may distribute pages (MPOL_INTERLEAVE).
+        page: PageIndex,
+    },
 }
 
 /// The use of requested frames.
@@ -103,6 +113,17 @@ pub enum AllocEffort {
     Normal,
 }
 
+impl NodeChoice {
+    /// Returns the nodes for an anonymous page. Tag 0 is the default policy.
+    #[inline(always)]
+    pub(crate) const fn of(page: AnonPage) -> Self {
+        match page.policy {
+            0 => NodeChoice::Any,
+            tag => NodeChoice::Policy { tag, page: page.index },
+        }
+    }
+}
+
 impl<'s, Mmu> FrameRequest<'s, Mmu> {
     /// Returns a request for single frames on any node, for no particular space, with normal effort.
     #[inline]
@@ -127,9 +148,10 @@ impl<'s, Mmu> FrameRequest<'s, Mmu> {
         FrameRequest { effort, ..self }
     }
 
-    /// Restricts the request to this node.
-    pub const fn on(self, node: usize) -> Self {
-        FrameRequest { node: NodeChoice::Only(node), ..self }
+    /// Sets the nodes.
+    #[inline]
+    pub const fn on(self, node: NodeChoice) -> Self {
+        FrameRequest { node, ..self }
     }
 }
 

@@ -86,7 +86,8 @@ impl<P: Platform> VmSpace<P> {
         let rights = rights | PteFlags::SOFT_DIRTY;
         let mapped = pages.clone().try_for_each(|at| {
             let table = self.pte_table_alloc(VirtAddr::new(at))?;
-            let frame = self.alloc_anon(true, AnonPage { rmap: 0, index: PageIndex::of_byte(at) })?;
+            let frame =
+                self.alloc_anon(true, AnonPage { rmap: 0, index: PageIndex::of_byte(at), policy: 0 })?;
             let fresh = self.map_anon(table, VirtAddr::new(at), frame, rights);
             debug_assert!(fresh, "another task filled an entry of a space with one owner");
             Ok(())

@@ -42,6 +42,7 @@ mod messages;
 mod mmap;
 mod mremap;
 mod munmap;
+mod nodes;
 mod nommu;
 mod pageout;
 mod pins;

@@ -37,7 +37,7 @@ struct World {
 /// also exists.
 fn mapped_and_held() -> Arc<World> {
     let world = World { frame: Frame::new(), linked_words: [AtomicBool::new(true), AtomicBool::new(true)] };
-    world.frame.init_anon(AnonPage { rmap: 1, index: PageIndex::ZERO });
+    world.frame.init_anon(AnonPage { rmap: 1, index: PageIndex::ZERO, policy: 0 });
     world.frame.get();
     Arc::new(world)
 }
@@ -82,7 +82,7 @@ fn walk_during(next_life: fn(&Frame)) {
 
 #[test]
 fn a_reused_frame_does_not_show_the_old_rmap_word() {
-    walk_during(|frame| frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO }));
+    walk_during(|frame| frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO, policy: 0 }));
 }
 
 #[test]

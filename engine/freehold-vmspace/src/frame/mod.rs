@@ -148,7 +148,7 @@ impl Frame {
     /// Makes the frame an exclusive anonymous page with one mapping, that of the entry that is about to be
     /// installed.
     #[inline]
-    pub fn init_anon(&self, AnonPage { rmap, index }: AnonPage) {
+    pub fn init_anon(&self, AnonPage { rmap, index, .. }: AnonPage) {
         self.refs.store(1, Relaxed);
         // Release: as in `add_map`.
         self.maps.store(1, Release);
@@ -201,7 +201,7 @@ impl Frame {
     /// Gives the page another rmap word after it has moved within its address space. The caller holds the
     /// frame's lock and the locks of both tables concerned.
     #[inline]
-    pub fn set_rmap(&self, AnonPage { rmap, index }: AnonPage) {
+    pub fn set_rmap(&self, AnonPage { rmap, index, .. }: AnonPage) {
         self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
         self.rmap.store(rmap, Release);

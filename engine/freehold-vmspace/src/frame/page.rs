@@ -12,6 +12,8 @@ pub struct AnonPage {
     pub rmap: usize,
     /// The page offset in that tree.
     pub index: PageIndex,
+    /// The NUMA policy of the VMA, by which the frame is allocated. The record does not store it.
+    pub policy: u64,
 }
 
 impl AnonPage {

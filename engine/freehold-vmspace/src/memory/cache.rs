@@ -88,14 +88,23 @@ impl<P: Platform> FrameCache<P> {
         Ok(FrameCache { magazines: PerCpu::try_new(empty)? })
     }
 
-    /// Returns a free frame with undefined contents and a zero record. The platform gets `request` if no
-    /// frame is kept here.
+    /// Returns a free frame of any node, with undefined contents and a zero record. The platform gets
+    /// `request` if no frame is kept here.
     #[inline]
     pub fn alloc(&self, platform: &P, request: FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         match self.magazines.with(Magazine::pop) {
             Some(frame) => Ok(frame),
             None => self.refill(platform, &request),
         }
+    }
+
+    /// Like [`alloc`](Self::alloc), but obeys the nodes of the request. Frames in the cache may belong to any
+    /// node, so the frame comes from the platform.
+    #[cold]
+    pub fn alloc_on(platform: &P, request: &FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
+        let mut frame = [Pfn::new(0)];
+        let got = platform.alloc_frames(request, &mut frame);
+        if got == 1 { Ok(frame[0]) } else { Err(NoMemory) }
     }
 
     /// Allocates a batch from the platform. Returns one frame, and puts the others into the CPU's cache.

@@ -25,7 +25,7 @@ pub use run::Run;
 
 use crate::{
     AnonPage, CachePage, NoMemory, PageIndex, Pfn,
-    platform::{AllocEffort, FileId, FramePurpose, FrameRequest, PageOwner, Platform},
+    platform::{AllocEffort, FileId, FramePurpose, FrameRequest, NodeChoice, PageOwner, Platform},
 };
 use arrayvec::ArrayVec;
 use cache::{BATCH, FrameCache};
@@ -66,7 +66,7 @@ impl<P: Platform> Memory<P> {
     /// Fails if there is no memory for records, or for the frame of zeroes.
     pub fn new(platform: P) -> Result<Self, NoMemory> {
         let frames = FrameCache::try_new()?;
-        let pools = [HugePool::try_new(Level::Pmd)?, HugePool::try_new(Level::Pud)?];
+        let pools = [HugePool::try_new(&platform, Level::Pmd)?, HugePool::try_new(&platform, Level::Pud)?];
         let zero = frames.alloc(&platform, FrameRequest::pages(FramePurpose::Engine))?;
         platform.zero_frame(zero);
         let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -161,7 +161,11 @@ impl<P: Platform> Memory<P> {
     #[inline(always)]
     pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
         let request = FrameRequest::pages(FramePurpose::Anonymous).of(space);
-        let frame = self.alloc_charged(request, PageOwner::Space(space))?;
+        let frame = match page.policy {
+            0 => self.frames.alloc(&self.platform, request)?,
+            _ => FrameCache::alloc_on(&self.platform, &request.on(NodeChoice::of(page)))?,
+        };
+        let frame = self.charged(frame, PageOwner::Space(space))?;
         self.platform.frame(frame).init_anon(page);
         if zero {
             self.platform.zero_frame(frame);
@@ -173,19 +177,15 @@ impl<P: Platform> Memory<P> {
     /// are undefined.
     pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
         let request = FrameRequest::pages(FramePurpose::File);
-        let frame = self.alloc_charged(request, PageOwner::File(FileId::new(kind.rmap)))?;
+        let frame = self.frames.alloc(&self.platform, request)?;
+        let frame = self.charged(frame, PageOwner::File(FileId::new(kind.rmap)))?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)
     }
 
-    /// Allocates a frame and charges it.
+    /// Charges a frame that was just allocated. Frees the frame if the charge is refused.
     #[inline(always)]
-    fn alloc_charged(
-        &self,
-        request: FrameRequest<'_, P::Mmu>,
-        owner: PageOwner<'_, P::Mmu>,
-    ) -> Result<Pfn, NoMemory> {
-        let frame = self.frames.alloc(&self.platform, request)?;
+    fn charged(&self, frame: Pfn, owner: PageOwner<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         match self.platform.charge(owner, frame, 1) {
             true => Ok(frame),
             false => {
@@ -209,16 +209,28 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Allocates what an entry of `level` maps: a frame, or a huge page of its pool. The contents are
-    /// undefined, and the frame was never counted. A single frame is charged to `owner`.
+    /// undefined, and the frame was never counted. A single frame is charged to `owner`. With a node, fails
+    /// if the node has no memory.
     pub fn alloc_like(
         &self,
         level: Level,
         purpose: FramePurpose,
         owner: PageOwner<'_, P::Mmu>,
+        node: Option<usize>,
     ) -> Result<Pfn, NoMemory> {
         match level {
-            Level::Pte => self.alloc_charged(FrameRequest::pages(purpose), owner),
-            _ => self.take_huge_page(HugePageSize::of_level(level), false).map_err(|_| NoMemory),
+            Level::Pte => {
+                let request = FrameRequest::pages(purpose);
+                let frame = match node {
+                    None => self.frames.alloc(&self.platform, request)?,
+                    Some(node) => FrameCache::alloc_on(&self.platform, &request.on(NodeChoice::Only(node)))?,
+                };
+                self.charged(frame, owner)
+            }
+            _ => {
+                let pool = self.huge_pool(HugePageSize::of_level(level));
+                pool.take(&self.platform, false, node).map_err(|_| NoMemory)
+            }
         }
     }
 

@@ -49,7 +49,7 @@
 
 use crate::{
     NoMemory, Pfn,
-    platform::{FramePurpose, FrameRequest, Platform},
+    platform::{FramePurpose, FrameRequest, NodeChoice, Platform},
 };
 use allocator_api2::vec::Vec;
 use core::{fmt, ops::Range};
@@ -149,10 +149,15 @@ impl<P: Platform> HugePool<P> {
     /// # Errors
     ///
     /// Fails if there is no memory.
-    pub(crate) fn try_new(level: Level) -> Result<Self, NoMemory> {
+    pub(crate) fn try_new(platform: &P, level: Level) -> Result<Self, NoMemory> {
         let mut nodes = Vec::new();
-        nodes.try_reserve_exact(P::NODES).map_err(|_| NoMemory)?;
-        nodes.extend((0..P::NODES).map(|_| Node { pages: PageList::EMPTY, free: 0, total: 0, surplus: 0 }));
+        nodes.try_reserve_exact(platform.nodes()).map_err(|_| NoMemory)?;
+        nodes.extend((0..platform.nodes()).map(|_| Node {
+            pages: PageList::EMPTY,
+            free: 0,
+            total: 0,
+            surplus: 0,
+        }));
         let counts = SpinLock::new(
             PoolCounts { nodes, reserved: 0, returning: 0, owed: 0, awaited: false, overcommit: 0 },
             Rank::Frames,
@@ -204,8 +209,8 @@ impl<P: Platform> HugePool<P> {
     /// Takes the pool's lock, but does not hold it while the platform allocates or frees.
     pub(crate) fn resize(&self, platform: &P, huge_pages: u64, node: Option<usize>) -> u64 {
         let nodes = match node {
-            None => 0..P::NODES,
-            Some(node) if node < P::NODES => node..node + 1,
+            None => 0..platform.nodes(),
+            Some(node) if node < platform.nodes() => node..node + 1,
             // There is no such node, so it has no pages.
             Some(_) => return 0,
         };
@@ -394,7 +399,7 @@ impl<P: Platform> HugePool<P> {
 
     /// Allocates a page for the free list, as surplus, on any node that has memory.
     fn alloc_surplus(&self, platform: &P) -> bool {
-        (0..P::NODES).any(|n| {
+        (0..platform.nodes()).any(|n| {
             self.alloc_page(platform, n, |counts| {
                 let allowed = counts.surplus() < counts.overcommit;
                 counts.nodes[n].surplus += u64::from(allowed);
@@ -406,7 +411,7 @@ impl<P: Platform> HugePool<P> {
     /// Allocates a page of node `n` for the free list. Keeps the page only if `allowed`, called after the
     /// allocation, returns true.
     fn alloc_page(&self, platform: &P, n: usize, allowed: impl FnOnce(&mut PoolCounts) -> bool) -> bool {
-        let request = FrameRequest::blocks(FramePurpose::HugePool, self.level).on(n);
+        let request = FrameRequest::blocks(FramePurpose::HugePool, self.level).on(NodeChoice::Only(n));
         let mut page = [Pfn::new(0)];
         if platform.alloc_frames(&request, &mut page) == 0 {
             return false;

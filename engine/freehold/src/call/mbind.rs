@@ -1,9 +1,9 @@
 //! mbind: records NUMA policies in VMAs.
 //!
 //! A policy is a tag, a number whose meaning only the embedder knows. The engine stores the tag in each VMA
-//! and never merges VMAs with different tags. The engine does not choose frames by the tag. A range that
-//! covers a part of a VMA splits the VMA (`space/change/split_merge.rs`). All checks for holes come before
-//! the first change.
+//! and never merges VMAs with different tags. Requests for frames of anonymous pages carry the tag
+//! (`NodeChoice::Policy`). A range that covers a part of a VMA splits the VMA
+//! (`space/change/split_merge.rs`). All checks for holes come before the first change.
 //!
 //! `tests/every_call/lengths.rs` has the answers of Linux, and `tests/special/random.rs` sets policies among
 //! other random calls.
@@ -35,8 +35,10 @@ impl From<SplitMergeError> for MbindError {
 
 impl<P: Platform> AddressSpace<P> {
     /// Sets the NUMA policy of all mappings in `len` bytes at `addr` to `tag`. Zero is the default policy.
-    /// VMAs with different tags do not merge. As on Linux, a length that overflows when it is rounded up to
-    /// whole pages counts as zero.
+    /// Later requests for frames of anonymous pages carry the tag
+    /// ([`NodeChoice::Policy`](crate::platform::NodeChoice)); pages that exist stay where they are
+    /// ([`Engine::migrate_to`](crate::engine::Engine::migrate_to) moves them). VMAs with different tags do
+    /// not merge. As on Linux, a length that overflows when it is rounded up to whole pages counts as zero.
     ///
     /// # Errors
     ///

@@ -263,7 +263,7 @@ impl<P: Platform> Page<'_, P> {
 
     /// Moves the page, and takes its frame out of use.
     pub(crate) fn offline(&self) -> Result<(), MigrateError> {
-        self.migrate()?;
+        self.migrate(None)?;
         self.retire_frame();
         Ok(())
     }

@@ -59,13 +59,44 @@ impl<P: Platform> Engine<P> {
     /// assert_eq!(&found, b"moves");
     /// ```
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
-        self.page(pfn).ok_or(MigrateError::NoPage)?.migrate()
+        self.page(pfn).ok_or(MigrateError::NoPage)?.migrate(None)
+    }
+
+    /// Moves the page in `pfn` into a frame of a NUMA node, like [`migrate`](Self::migrate): the step of
+    /// move_pages, migrate_pages and mbind with MPOL_MF_MOVE. Also moves a page that is on the node already.
+    ///
+    /// # Errors
+    ///
+    /// See [`MigrateError`]. Fails with `OutOfMemory` if the node has no memory, or does not exist. For a
+    /// page of a pool of huge pages, the pool's page may come from another node.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`migrate`](Self::migrate).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, fault::Access, platform::Platform, space::*};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// space.handle_fault(at, Access::WRITE).unwrap();
+    /// let new = engine.migrate_to(space.frame_at(at).unwrap(), 0).unwrap();
+    /// assert_eq!(engine.platform().node_of(new), 0);
+    /// ```
+    pub fn migrate_to(&self, pfn: Pfn, node: usize) -> Result<Pfn, MigrateError> {
+        if node >= self.platform().nodes() {
+            return Err(MigrateError::OutOfMemory);
+        }
+        self.page(pfn).ok_or(MigrateError::NoPage)?.migrate(Some(node))
     }
 }
 
 impl<P: Platform> Page<'_, P> {
-    /// Moves the page; see [`Engine::migrate`].
-    pub(super) fn migrate(&self) -> Result<Pfn, MigrateError> {
+    /// Moves the page; see [`Engine::migrate`] and [`Engine::migrate_to`].
+    pub(super) fn migrate(&self, node: Option<usize>) -> Result<Pfn, MigrateError> {
         let engine = self.engine;
         // Secret memory is never copied.
         if self.frame().is_secret() {
@@ -75,7 +106,7 @@ impl<P: Platform> Page<'_, P> {
             AnyRmapRoot::Anon(_) => FramePurpose::Anonymous,
             AnyRmapRoot::File(_) => FramePurpose::File,
         };
-        let new = engine.memory().alloc_like(self.level, purpose, PageOwner::SameAs(self.pfn));
+        let new = engine.memory().alloc_like(self.level, purpose, PageOwner::SameAs(self.pfn), node);
         let new = new.map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyRmapRoot::Anon(_) => self.move_anon(new),

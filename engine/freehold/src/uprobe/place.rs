@@ -109,7 +109,8 @@ pub(super) fn settle_probes<P: Platform>(
             Outcome::Reclaimed => continue,
             Outcome::NeedsFrame => {}
         }
-        let frame = vm.memory().alloc_like(Level::Pte, FramePurpose::Anonymous, PageOwner::Space(vm.mmu()));
+        let frame =
+            vm.memory().alloc_like(Level::Pte, FramePurpose::Anonymous, PageOwner::Space(vm.mmu()), None);
         spare.frame = Some(frame.map_err(|_| Unsettled::NoMemory)?);
     }
 }
@@ -204,7 +205,7 @@ impl<P: Platform> Page<'_, P> {
         } else if let Some(new) = spare.frame.take() {
             // The copy has the home of the original page, which is the home of this VMA's pages.
             let (home, index) = frame.rmap();
-            platform.frame(new).init_anon(AnonPage { rmap: home, index });
+            platform.frame(new).init_anon(AnonPage { rmap: home, index, policy: 0 });
             platform.copy_frame(new, pfn);
             self.write(new);
             guard.set(self.address, Pte::page(new, old.flags() | PteFlags::DIRTY));

@@ -435,11 +435,11 @@ impl<P: Platform> Vma<P> {
     }
 
     /// Returns the place of an anonymous page at `addr` in the reverse map: its rmap tree, encoded as in the
-    /// record of a frame, and its index there.
+    /// record of a frame, and its index there. Also returns the policy by which its frame is allocated.
     pub(crate) fn anon_page(&self, addr: u64) -> AnonPage {
         debug_assert!(self.tree().is_some(), "anonymous page in a VMA without an anon_vma");
         let home = self.tree().map_or(0, |tree| core::ptr::from_ref(tree).expose_provenance());
-        AnonPage { rmap: home, index: self.pgoff_of(addr) }
+        AnonPage { rmap: home, index: self.pgoff_of(addr), policy: self.policy() }
     }
 
     /// Returns the parameters of a zap that removes everything.

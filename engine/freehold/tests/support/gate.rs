@@ -123,6 +123,8 @@ pub struct Gated {
     pub zero: Gate,
     /// All frame requests, except those for page tables.
     pub asked: Arc<Mutex<Vec<Asked>>>,
+    /// The number of nodes. Successive blocks of 2 MiB belong to successive nodes.
+    pub nodes: usize,
 }
 
 /// One call of `alloc_frames`.
@@ -146,6 +148,20 @@ impl Gated {
             write: Gate::default(),
             zero: Gate::default(),
             asked: Arc::default(),
+            nodes: 1,
+        }
+    }
+
+    /// Returns true if a frame may serve a request. The tag of a policy is the set of its nodes, one bit each,
+    /// and the pages are distributed over these nodes.
+    fn suits(&self, node: NodeChoice, pfn: Pfn) -> bool {
+        match node {
+            NodeChoice::Any => true,
+            NodeChoice::Only(node) => self.node_of(pfn) == node,
+            NodeChoice::Policy { tag, page } => {
+                let nodes: Vec<usize> = (0..64).filter(|node| tag >> node & 1 != 0).collect();
+                self.node_of(pfn) == nodes[page.get() as usize % nodes.len()]
+            }
         }
     }
 }
@@ -265,7 +281,28 @@ unsafe impl Platform for Gated {
         let FrameRequest { order, node, purpose, space, effort } = *request;
         let root = space.map(|space| space.root());
         exempt(|| self.asked.lock().unwrap().push(Asked { order, node, purpose, root, effort }));
-        self.machine.alloc_frames(request, out)
+        if node == NodeChoice::Any {
+            return self.machine.alloc_frames(request, out);
+        }
+        // Takes blocks one by one, and returns those that do not suit.
+        let (mut others, mut got) = (Vec::new(), 0);
+        while got < out.len() && self.machine.alloc_frames(request, &mut out[got..=got]) == 1 {
+            match self.suits(node, out[got]) {
+                true => got += 1,
+                false => exempt(|| others.extend((0..1 << order).map(|n| out[got].add(n)))),
+            }
+        }
+        // SAFETY: the machine has just allocated the frames, and nothing uses them.
+        unsafe { self.machine.free_frames(&others) };
+        got
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes
+    }
+
+    fn node_of(&self, pfn: Pfn) -> usize {
+        (pfn.get() / 512) as usize % self.nodes
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {

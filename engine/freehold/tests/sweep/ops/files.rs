@@ -107,6 +107,13 @@ pub const OPS: &[Op] = &[
             _ => Errno::EBUSY,
         })
     }),
+    op("Engine::migrate_to", "migrate_to", |s| {
+        let frame = frame(s)?;
+        s.world.engine().migrate_to(frame, 0).map(|_| 0).map_err(|error| match error {
+            MigrateError::OutOfMemory => Errno::ENOMEM,
+            _ => Errno::EBUSY,
+        })
+    }),
     op("Engine::memory_failure", "memory_failure", |s| {
         let frame = frame(s)?;
         errno!(s.world.engine().memory_failure(frame).map_err(|error: OfflineError| error))

@@ -1,0 +1,113 @@
+//! NUMA: a policy of a mapping reaches the platform with every request for a frame of an anonymous page, a
+//! page moves to a node, and pools of huge pages have pages on nodes.
+//!
+//! The platform is `Gated` (`support/gate.rs`) with several nodes, which interprets a tag as a set of nodes.
+//! `fault/requests.rs` checks the other fields of requests.
+
+use crate::support::{gate::Gated, *};
+use freehold::{
+    call::Advice,
+    engine::HugePages,
+    error::MigrateError,
+    fault::{Access, FaultError},
+    hugetlb::HugePageSize,
+    platform::Platform,
+    space::AddressSpace,
+};
+
+/// Runs `scenario` on an engine with four nodes, with 8 MiB each.
+fn with_nodes(scenario: impl Fn(&Counted<Engine<Gated>>, &AddressSpace<Gated>)) {
+    for locking in Locking::ALL {
+        let machine: Machine = Machine::new(MachineConfig::backed(32 << 20)).unwrap();
+        let gated = Gated { nodes: 4, ..Gated::new(&machine) };
+        let engine = Engine::new(gated, Config::new().vma_nodes(nodes_for(locking))).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
+        scenario(&engine, &space);
+        drop((space, engine));
+        machine.accounting().assert_clean();
+    }
+}
+
+fn map(space: &AddressSpace<Gated>, at: u64, len: u64) {
+    space.mmap(at, len, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+}
+
+/// Stores to pages, and returns their nodes.
+fn touch(space: &AddressSpace<Gated>, at: u64, pages: u64) -> Vec<usize> {
+    let node = |page| {
+        space.handle_fault(at + page * PAGE, Access::WRITE).unwrap();
+        space.engine().platform().node_of(space.frame_at(at + page * PAGE).unwrap())
+    };
+    (0..pages).map(node).collect()
+}
+
+#[test]
+fn policy_of_a_mapping_chooses_the_nodes_of_its_pages() {
+    with_nodes(|_, space| {
+        // The cache of the CPU gets frames of one node, which the policy must not use.
+        map(space, BASE, 8 * PAGE);
+        touch(space, BASE, 1);
+        space.set_policy(BASE + 2 * PAGE, 4 * PAGE, 0b1010).unwrap();
+        let first = BASE / PAGE;
+        let expected = |page: u64| [1, 3][((first + page) % 2) as usize];
+        assert_eq!(touch(space, BASE + 2 * PAGE, 4), (2..6).map(expected).collect::<Vec<_>>());
+        // A copy for the child, or for the parent, follows the policy, too.
+        let child = space.fork().unwrap();
+        assert_eq!(touch(&child, BASE + 2 * PAGE, 4), (2..6).map(expected).collect::<Vec<_>>());
+        assert_ne!(child.frame_at(BASE + 2 * PAGE), space.frame_at(BASE + 2 * PAGE));
+    });
+}
+
+#[test]
+fn page_whose_strict_nodes_have_no_memory_is_refused() {
+    with_nodes(|_, space| {
+        map(space, BASE, 2 * PAGE);
+        // The machine has no node 6.
+        space.set_policy(BASE, PAGE, 1 << 6).unwrap();
+        assert_eq!(space.handle_fault(BASE, Access::WRITE), Err(FaultError::OutOfMemory));
+        assert!(space.handle_fault(BASE + PAGE, Access::WRITE).is_ok());
+        space.set_policy(BASE, PAGE, 0).unwrap();
+        assert!(space.handle_fault(BASE, Access::WRITE).is_ok());
+    });
+}
+
+#[test]
+fn huge_pages_follow_the_policy() {
+    with_nodes(|engine, space| {
+        engine.set_huge_pages(HugePages::Always);
+        map(space, BASE, 2 * HUGE);
+        space.set_policy(BASE, HUGE, 0b0100).unwrap();
+        space.handle_fault(BASE + PAGE, Access::WRITE).unwrap();
+        let first = space.frame_at(BASE).expect("the fault has installed a huge page");
+        assert_eq!(engine.platform().node_of(first), 2);
+        space.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
+    });
+}
+
+#[test]
+fn page_moves_to_a_node() {
+    with_nodes(|engine, space| {
+        map(space, BASE, PAGE);
+        space.handle_fault(BASE, Access::WRITE).unwrap();
+        for node in [3, 0, 2, 2, 1] {
+            let new = engine.migrate_to(space.frame_at(BASE).unwrap(), node).unwrap();
+            assert_eq!((space.frame_at(BASE), engine.platform().node_of(new)), (Some(new), node));
+        }
+        assert_eq!(engine.migrate_to(space.frame_at(BASE).unwrap(), 4), Err(MigrateError::OutOfMemory));
+    });
+}
+
+#[test]
+fn pool_has_huge_pages_on_the_requested_node() {
+    with_nodes(|engine, _| {
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 2, Some(3)), 2);
+        let nodes = |engine: &Engine<Gated>| {
+            let pool = engine.huge_pool(HugePageSize::Mib2);
+            (0..4).map(|node| pool.counts(Some(node)).total).collect::<Vec<_>>()
+        };
+        assert_eq!(nodes(engine), [0, 0, 0, 2]);
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, Some(4)), 0, "there is no node 4");
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 0, None), 0);
+        assert_eq!(nodes(engine), [0, 0, 0, 0]);
+    });
+}
