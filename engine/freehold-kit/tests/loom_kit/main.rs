@@ -5,6 +5,7 @@
 //! reports a race if a use of the memory is not over before the memory is freed.
 #![cfg(loom)]
 
+mod account;
 mod qsbr;
 mod shootdown;
 
