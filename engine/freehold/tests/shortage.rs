@@ -13,7 +13,7 @@ use crate::support::{
 };
 use freehold::{
     PageRange,
-    call::{Advice, RemapFlags},
+    call::{Advice, LockFlags, RemapFlags},
     engine::HugePages,
     error::MadviseError,
     fault::{Access, FaultError},
@@ -305,6 +305,64 @@ fn mprotect_continues_behind_the_part_that_it_has_completed() {
             assert!(!rights(process, 4).is_empty());
         };
         assert!(with_every_failure(locking, prepare, meanwhile, call, |()| (), check) > 0, "{locking:?}");
+    }
+}
+
+/// mlock, mbind, mseal and MADV_DONTFORK change two VMAs, of which the second must be split. Another task changes
+/// the first one at the safe point.
+#[test]
+fn changes_of_flags_continue_behind_the_part_that_they_have_completed() {
+    type Call = fn(&AddressSpace<Machine>) -> bool;
+    /// A call, a test of its effect on a page, and the change of another task, if there can be one.
+    type Case = (&'static str, Call, fn(&AddressSpace<Machine>, u64) -> bool, Call);
+    let cases: [Case; 4] = [
+        (
+            "mlock",
+            |space| space.mlock2(BASE, 4 * PAGE, LockFlags::ONFAULT).is_ok(),
+            |space, at| space.vma_info(at).unwrap().flags.contains(VmFlags::LOCKED),
+            |space| space.munlock(BASE, 2 * PAGE).is_ok(),
+        ),
+        (
+            "mbind",
+            |space| space.set_policy(BASE, 4 * PAGE, 7).is_ok(),
+            |space, at| space.find_vma(at).unwrap().policy() == 7,
+            |space| space.set_policy(BASE, 2 * PAGE, 0).is_ok(),
+        ),
+        (
+            "madvise",
+            |space| space.madvise(BASE, 4 * PAGE, Advice::DontFork).is_ok(),
+            |space, at| space.vma_info(at).unwrap().flags.contains(VmFlags::DONTCOPY),
+            |space| space.madvise(BASE, 2 * PAGE, Advice::DoFork).is_ok(),
+        ),
+        (
+            "mseal",
+            |space| space.mseal(BASE, 4 * PAGE, 0).is_ok(),
+            |space, at| space.vma_info(at).unwrap().flags.contains(VmFlags::SEALED),
+            |_| false,
+        ),
+    ];
+    for (locking, (name, call, is_changed, undo)) in
+        Locking::ALL.into_iter().flat_map(|locking| cases.iter().map(move |case| (locking, *case)))
+    {
+        let prepare = |process: &Process| {
+            anon(process, BASE, 2);
+            process.mmap(BASE + 2 * PAGE, 4 * PAGE, R, FIXED, None, 0).unwrap();
+            process.madvise(BASE + 2 * PAGE, 4 * PAGE, Advice::DontDump).unwrap();
+        };
+        // The right to execute records that the first part was changed back.
+        let meanwhile = move |space: &AddressSpace<Machine>| {
+            if is_changed(space, BASE) && undo(space) {
+                space.mprotect(BASE, PAGE, Prot::EXEC).unwrap();
+            }
+        };
+        let check = |process: &Process| {
+            let undone = process.vma_info(BASE).unwrap().flags.contains(VmFlags::EXEC);
+            assert_eq!(is_changed(process, BASE), !undone, "{name}: the change of the other task is kept");
+            let changed = [2, 3, 4].map(|page| is_changed(process, BASE + page * PAGE));
+            assert_eq!(changed, [true, true, false], "{name}");
+        };
+        let asked = with_every_failure(locking, prepare, meanwhile, |process| call(process), |()| (), check);
+        assert!(asked > 0, "{name} {locking:?}");
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
         state::counters::LimitDemand,
     },
 };
+use core::cell::Cell;
 use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MbindError {
@@ -67,19 +68,24 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let state = RangeWriterState::default();
-        let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        // The check for holes precedes all changes.
-        let whole = guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MbindError>(()))?;
-        if guard.first_range(range).is_none() || (tag != 0 && !whole) {
-            return Err(MbindError::NotMapped);
-        }
-        guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
-            if vma.policy() != tag {
-                let _ = guard.modify(vma, part, VmaChange { flags: vma.flags(), policy: tag })?;
+        // The part that has no new policy yet.
+        let rest = Cell::new(range);
+        self.retry_when_short(|| {
+            let (state, range) = (RangeWriterState::default(), rest.get());
+            let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
+            // The check for holes precedes all changes.
+            let whole = guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MbindError>(()))?;
+            if guard.first_range(range).is_none() || (tag != 0 && !whole) {
+                return Err(MbindError::NotMapped);
             }
-            Ok::<(), MbindError>(())
-        })?;
-        Ok(())
+            guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
+                if vma.policy() != tag {
+                    let _ = guard.modify(vma, part, VmaChange { flags: vma.flags(), policy: tag })?;
+                }
+                rest.set(range.rest(part.end()));
+                Ok::<(), MbindError>(())
+            })?;
+            Ok(())
+        })
     }
 }

@@ -30,6 +30,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
+use core::cell::Cell;
 use freehold_sync::{Killed, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, UserRange};
 
@@ -149,13 +150,25 @@ impl<P: Platform> AddressSpace<P> {
             return Err(MlockError::NotPermitted);
         }
         let (start, len) = whole_pages(addr, len);
-        let needs = LimitDemand { locked: PageCount::of_bytes(len), ..LimitDemand::CUTS };
-        let state = RangeWriterState::default();
-        let guard = self.write_range_or_all(&state, start, len, needs)?;
-        guard.check_lock_limit(start, len)?;
-        let range = guard.set_lock(start, len, lock_flags(flags.contains(LockFlags::ONFAULT)))?;
-        drop(guard);
-        Ok(self.populate(range)?)
+        self.change_lock(start, len, lock_flags(flags.contains(LockFlags::ONFAULT)))?;
+        Ok(self.populate(UserRange::clipped(start, len))?)
+    }
+
+    /// Sets the lock flags of all VMAs in the range, up to the first hole.
+    fn change_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<(), MlockError> {
+        let is_locking = lock.contains(VmFlags::LOCKED);
+        // The start of the part that is not changed yet.
+        let from = Cell::new(start);
+        self.retry_when_short(|| {
+            let (state, start, len) = (RangeWriterState::default(), from.get(), len - (from.get() - start));
+            let locked = if is_locking { PageCount::of_bytes(len) } else { PageCount::ZERO };
+            let needs = LimitDemand { locked, ..LimitDemand::CUTS };
+            let guard = self.write_range_or_all(&state, start, len, needs)?;
+            if is_locking {
+                guard.check_lock_limit(start, len)?;
+            }
+            guard.set_lock(start, len, lock, &from)
+        })
     }
 
     /// Acquires the right to change a range, or the whole space if the arguments do not form a range.
@@ -196,9 +209,7 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn munlock(&self, addr: u64, len: u64) -> Result<(), MlockError> {
         let (start, len) = whole_pages(addr, len);
-        let state = RangeWriterState::default();
-        let guard = self.write_range_or_all(&state, start, len, LimitDemand::CUTS)?;
-        guard.set_lock(start, len, VmFlags::empty()).map(|_| ())
+        self.change_lock(start, len, VmFlags::empty())
     }
 
     /// Locks all current mappings, all future mappings, or both. Each call replaces the setting for future
@@ -302,13 +313,16 @@ impl<P: Platform> WriteGuard<'_, P> {
         self.space.default_flags.store((others | lock).bits(), Relaxed);
     }
 
-    /// Sets the lock flags of all VMAs in the range, up to the first hole. Returns the range.
-    fn set_lock(&self, start: u64, len: u64, lock: VmFlags) -> Result<UserRange, MlockError> {
+    /// Sets the lock flags of all VMAs in the range, up to the first hole. `from` becomes the end of the part
+    /// that is done.
+    fn set_lock(&self, start: u64, len: u64, lock: VmFlags, from: &Cell<u64>) -> Result<(), MlockError> {
         let range = UserRange::decode(start, len).ok_or(MlockError::Invalid)?;
-        match self.for_each_vma_range(range, HolePolicy::Stop, |vma, part| self.lock_part(vma, part, lock))? {
-            true => Ok(range),
-            false => Err(MlockError::NotMapped),
-        }
+        let whole = self.for_each_vma_range(range, HolePolicy::Stop, |vma, part| {
+            self.lock_part(vma, part, lock)?;
+            from.set(part.end());
+            Ok::<(), MlockError>(())
+        })?;
+        if whole { Ok(()) } else { Err(MlockError::NotMapped) }
     }
 
     /// Sets the lock flags of every VMA whose flags can change.

@@ -21,6 +21,7 @@ use crate::{
     },
     vma::flags::VmFlags,
 };
+use core::cell::Cell;
 use freehold_vmspace::UserRange;
 
 impl From<SplitMergeError> for MsealError {
@@ -62,18 +63,23 @@ impl<P: Platform> AddressSpace<P> {
         if range.is_empty() {
             return Ok(());
         }
-        let state = RangeWriterState::default();
-        let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        if !guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MsealError>(()))? {
-            return Err(MsealError::NotMapped);
-        }
-        guard.for_each_vma_range(range, HolePolicy::Stop, |vma, part| {
-            if !vma.flags().contains(VmFlags::SEALED) {
-                let change = VmaChange { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
-                let _ = guard.modify(vma, part, change)?;
+        // The part that is not sealed yet.
+        let rest = Cell::new(range);
+        self.retry_when_short(|| {
+            let (state, range) = (RangeWriterState::default(), rest.get());
+            let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
+            if !guard.for_each_vma_range(range, HolePolicy::Stop, |_, _| Ok::<(), MsealError>(()))? {
+                return Err(MsealError::NotMapped);
             }
-            Ok::<(), MsealError>(())
-        })?;
-        Ok(())
+            guard.for_each_vma_range(range, HolePolicy::Stop, |vma, part| {
+                if !vma.flags().contains(VmFlags::SEALED) {
+                    let change = VmaChange { flags: vma.flags() | VmFlags::SEALED, policy: vma.policy() };
+                    let _ = guard.modify(vma, part, change)?;
+                }
+                rest.set(range.rest(part.end()));
+                Ok::<(), MsealError>(())
+            })?;
+            Ok(())
+        })
     }
 }

@@ -15,9 +15,9 @@
 //! Faults (`fault/mod.rs`), access to pages by other tasks (`remote/page.rs`), population
 //! (`fault/populate.rs`), and the fills and moves of a userfaultfd call `again` in their loops. They keep the
 //! pages that they have completed. mmap, brk, fork, pins and MADV_COLLAPSE repeat a whole attempt by
-//! [`AddressSpace::retry_when_short`]. mprotect and munmap continue behind the part that is done, because
-//! other tasks may have changed that part in the meantime. mremap is not repeated after it has unmapped
-//! something.
+//! [`AddressSpace::retry_when_short`]. mprotect, munmap, mlock, mbind, mseal, and the advice that changes
+//! flags of VMAs continue behind the part that is done, because other tasks may have changed that part in the
+//! meantime. mremap is not repeated after it has unmapped something.
 //!
 //! A new operation that allocates calls one of the two functions after it has released its locks. The tests
 //! are those of `tests/shortage.rs`, `tests/sweep/retried.rs` and `shuttle_engine/shortage.rs`.

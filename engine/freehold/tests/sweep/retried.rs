@@ -33,6 +33,11 @@ const RETRIED: &[&str] = &[
     "AddressSpace::mprotect",
     "AddressSpace::mremap",
     "AddressSpace::brk",
+    "AddressSpace::mlock",
+    "AddressSpace::mlock2",
+    "AddressSpace::munlock",
+    "AddressSpace::set_policy",
+    "AddressSpace::mseal",
     "AddressSpace::fork",
     "AddressSpace::pin_user_pages",
     "AddressSpace::pin_user_pages_fast",
@@ -47,7 +52,16 @@ const RETRIED: &[&str] = &[
 ];
 
 /// Operations of madvise that ask the platform for memory.
-const RETRIED_ADVICE: &[&str] = &["madvise PopulateRead", "madvise PopulateWrite", "madvise Collapse"];
+const RETRIED_ADVICE: &[&str] = &[
+    "madvise PopulateRead",
+    "madvise PopulateWrite",
+    "madvise Collapse",
+    "madvise Sequential",
+    "madvise DontFork",
+    "madvise WipeOnFork",
+    "madvise DontDump",
+    "madvise HugePage",
+];
 
 /// Operations of these calls that may keep their error, with the reason.
 const NOT_RETRIED: &[(&str, &str)] = &[

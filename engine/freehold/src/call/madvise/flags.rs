@@ -15,7 +15,7 @@ use crate::{
     space::{
         AddressSpace,
         change::{
-            split_merge::VmaChange,
+            split_merge::{SplitMergeError, VmaChange},
             vma_ranges::{HolePolicy, VmaRanges},
         },
         range_writer::RangeWriterState,
@@ -23,22 +23,39 @@ use crate::{
     },
     vma::{Vma, flags::VmFlags},
 };
+use core::cell::Cell;
 use freehold_vmspace::UserRange;
 
 impl<P: Platform> AddressSpace<P> {
     /// Changes the flags of all VMAs in `range` as the advice requires. After a failure, the VMAs below the
     /// one that failed keep the change.
     pub(super) fn advise_flags(&self, range: UserRange, advice: Advice) -> Result<(), MadviseError> {
-        let state = RangeWriterState::default();
-        let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
-        fail_on_hole(guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
-            check_seal(self.platform(), vma, advice)?;
-            let flags = advised_flags(vma, advice)?;
-            if flags != vma.flags() {
-                let _ = guard.modify(vma, part, VmaChange { flags, policy: vma.policy() })?;
-            }
-            Ok::<(), MadviseError>(())
-        })?)
+        // The part that is not changed yet, and whether the part below has no hole.
+        let (rest, mut whole) = (Cell::new(range), true);
+        let changed = self.retry_when_short(|| {
+            let (state, range) = (RangeWriterState::default(), rest.get());
+            let guard = self.write_range(&state, range, LimitDemand::CUTS)?;
+            guard.for_each_vma_range(range, HolePolicy::Skip, |vma, part| {
+                check_seal(self.platform(), vma, advice)?;
+                let flags = advised_flags(vma, advice)?;
+                if flags != vma.flags() {
+                    let change = VmaChange { flags, policy: vma.policy() };
+                    guard.modify(vma, part, change).map_err(|error| match error {
+                        SplitMergeError::NoMemory => MadviseError::OutOfMemory,
+                        error => error.into(),
+                    })?;
+                }
+                whole &= part.start() == rest.get().start();
+                rest.set(range.rest(part.end()));
+                Ok::<(), MadviseError>(())
+            })
+        });
+        // A VMA that cannot be split for want of memory is reported as on Linux.
+        let changed = changed.map_err(|error| match error {
+            MadviseError::OutOfMemory => MadviseError::NotCut,
+            error => error,
+        })?;
+        fail_on_hole(changed && whole)
     }
 }
 
