@@ -2,8 +2,7 @@
 //!
 //! Each option has a static, a function that returns its value, and an arm in [`init`]. A new option needs
 //! these three and a line in the table. `start.rs` calls [`init`] before the other CPUs start, so all statics
-//! are read without a lock. Only `WATCHES` is written later, when a tracer asks for stops at system calls. An
-//! option that observes traps or system calls also belongs in the value that [`init`] stores in `WATCHES`.
+//! are read without a lock. An option that observes traps or system calls also belongs in [`watches`].
 //!
 //! The tests `end-panic`, `end-page-fault` and `end-stack-overflow` use the options `crash`.
 
@@ -30,13 +29,9 @@ pub fn records() -> bool {
     RECORDS.load(Relaxed)
 }
 
-/// True if every trap and system call takes the slower path that observes it. The reason is an option
-/// (`trace`, `record`, `irqoff`, `crash=stack`), or a tracer that wants its tracee to stop at system calls.
-static WATCHES: AtomicBool = AtomicBool::new(false);
-
-#[inline(always)]
-pub fn watches_calls() -> bool {
-    WATCHES.load(Relaxed)
+/// Returns true if an option observes traps and system calls.
+pub fn watches() -> bool {
+    is_tracing() || measures_irq_off() || records() || CRASH_STACK.load(Relaxed)
 }
 
 /// Measures how long interrupts are off. Option `irqoff`.
@@ -130,11 +125,4 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
             },
         }
     }
-    let crashes = CRASH_STACK.load(Relaxed);
-    WATCHES.store(is_tracing() || measures_irq_off() || records() || crashes, Relaxed);
-}
-
-/// Makes the kernel observe every system call, because a tracer wants its tracee to stop at system calls.
-pub fn watch_calls() {
-    WATCHES.store(true, Relaxed);
 }

@@ -14,7 +14,9 @@
 use crate::arch::frame::Vectors;
 use crate::arch::handlers::{self, Handlers};
 use crate::arch::layout::direct;
-use crate::arch::{apic, clock, cpu, descriptors, features, halt, jitter, random, report, serial};
+use crate::arch::{
+    apic, clock, cpu, descriptors, entry_work, features, halt, jitter, random, report, serial,
+};
 use crate::boot::smp;
 use crate::files::console::{self, Console};
 use crate::files::tree::{self, Node};
@@ -51,6 +53,9 @@ extern "C" fn kernel_main(info: u64) -> ! {
     let info = unsafe { StartInfo::at(info) };
     let (settings, program) = words::split(info.command_line());
     options::init(settings, |option| report::say!("unknown option {option}"));
+    if options::watches() {
+        entry_work::set(entry_work::WATCHED);
+    }
     if options::jitter() != 0 {
         jitter::start(options::jitter());
     }

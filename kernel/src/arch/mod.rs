@@ -15,6 +15,7 @@
 //! | [`apic`] | interrupts to other CPUs, and the timer |
 //! | [`clock`] | nanoseconds since the start |
 //! | [`frame`] | a program's registers, and addresses that go into them |
+//! | [`entry_work`] | the reasons for which system calls take a slower path |
 //! | [`handlers`] | how traps call the kernel's upper layers: a table that boot installs |
 //! | [`layout`] | the direct map, and the format of page tables |
 //! | `ucopy.s` | copies from and to a program's memory |
@@ -32,6 +33,7 @@ pub mod apic;
 pub mod clock;
 pub mod cpu;
 pub mod descriptors;
+pub mod entry_work;
 pub mod features;
 pub mod frame;
 pub mod halt;

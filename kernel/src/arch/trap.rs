@@ -12,8 +12,7 @@
 use super::frame::{Frame, Vectors};
 use super::handlers::{Handlers, handlers};
 use super::layout::Tables;
-use super::{apic, cpu, features, halt, irq_off, jitter, preempt, report::report_now};
-use crate::options;
+use super::{apic, cpu, entry_work, features, halt, irq_off, jitter, preempt, report::report_now};
 use freehold::fault::{Access, FaultError};
 use freehold::platform::{FaultCode, Format};
 use x86_64::registers::control::Cr2;
@@ -38,7 +37,7 @@ const SPURIOUS: u64 = apic::SPURIOUS as u64;
 extern "C" fn trap(frame: &mut Frame) -> u64 {
     const { assert!(size_of::<Vectors>() + core::mem::offset_of!(Frame, rip) == 392) };
     features::forbid_user();
-    match options::watches_calls() {
+    match entry_work::has(entry_work::WATCHED) {
         true => watched(frame),
         false => handle(frame, handlers(), handlers().page_fault),
     }

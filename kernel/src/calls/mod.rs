@@ -48,8 +48,7 @@ mod usage;
 
 use crate::arch::frame::{Frame, UserAddr};
 use crate::arch::report::{report, say};
-use crate::arch::{clock, irq_off};
-use crate::memory::frames::{self, Supply};
+use crate::arch::{clock, entry_work, irq_off};
 use crate::process::shortage::{self, Need};
 use crate::process::{thread, trace};
 use crate::sched::current;
@@ -116,86 +115,101 @@ static TABLE: [Call; COUNT] = {
 /// instruction.
 #[unsafe(no_mangle)]
 extern "C" fn system_call(frame: &mut Frame) -> UserAddr {
-    let number = frame.rax as usize;
-    let call = if number < COUNT { TABLE[number] } else { unknown };
-    match options::watches_calls() {
-        true => watched(frame, call),
-        false => answer(frame, call),
+    // Keeps the call's number, which `process/signal/restart.rs` needs after rax has the answer.
+    frame.error = frame.rax;
+    match entry_work::any() {
+        true => observed(frame),
+        false => answer(frame),
     }
 }
 
-/// Performs a call and the pending work of the thread.
+/// Performs the call of `frame.error` and the pending work of the thread.
 #[inline(always)]
-fn answer(frame: &mut Frame, call: Call) -> UserAddr {
-    perform(frame, call);
+fn answer(frame: &mut Frame) -> UserAddr {
+    perform(frame);
     thread::before_user(frame)
 }
 
-/// Performs a call and stores its answer in the frame.
+/// Performs the call of `frame.error` and stores its answer in the frame.
 #[inline(always)]
-fn perform(frame: &mut Frame, call: Call) {
-    // Keeps the call's number, which `process/signal/restart.rs` needs after rax has the answer.
-    frame.error = frame.rax;
-    frame.rax = with_memory(frame, call).unwrap_or_else(|error| -i64::from(error.0) as u64);
+fn perform(frame: &mut Frame) {
+    let result = match TABLE.get(frame.error as usize) {
+        Some(call) => call(frame),
+        None => unknown(frame),
+    };
+    frame.rax = match result {
+        Ok(answer) => answer,
+        Err(error) => failed(frame, error),
+    };
 }
 
-/// Performs a call as soon as the kernel has memory for it. If the call fails for want of memory, and another
+/// Returns the answer of a call that failed with this error. If the call failed for want of memory, and another
 /// process has more memory than the caller's, that process ends and the call is repeated. A call that fails with
 /// ENOMEM has done nothing, or only what the repeated call does again.
-#[inline(always)]
+#[inline(never)]
+fn failed(frame: &mut Frame, error: Errno) -> u64 {
+    let result = match error {
+        Errno::ENOMEM => with_memory(frame, TABLE.get(frame.error as usize).copied().unwrap_or(unknown)),
+        error => Err(error),
+    };
+    result.unwrap_or_else(|error| -i64::from(error.0) as u64)
+}
+
+/// Repeats a call that failed with ENOMEM, as long as the calling thread was refused memory and finds memory.
+#[cold]
 fn with_memory(frame: &mut Frame, call: Call) -> Answer {
-    if frames::supply() == Supply::Desperate {
-        shortage::before_call();
-    }
-    let number = frame.rax;
-    loop {
+    while current().wants_memory.get() && shortage::relieve(Need::May) {
+        frame.rax = frame.error;
         match call(frame) {
-            Err(Errno::ENOMEM) if wants_memory() => frame.rax = number,
+            Err(Errno::ENOMEM) => {}
             answer => return answer,
+        }
+    }
+    Err(Errno::ENOMEM)
+}
+
+/// Performs a call that takes the slower path: see [`entry_work`].
+#[cold]
+fn observed(frame: &mut Frame) -> UserAddr {
+    match entry_work::has(entry_work::WATCHED) {
+        true => watched(frame),
+        false => {
+            shortage::before_call();
+            answer(frame)
         }
     }
 }
 
-/// Returns true if the calling thread was refused memory and should now try again.
-#[cold]
-fn wants_memory() -> bool {
-    current().wants_memory.get() && shortage::relieve(Need::May)
-}
-
 /// Performs a call while an option or a tracer observes calls.
-#[cold]
-fn watched(frame: &mut Frame, call: Call) -> UserAddr {
+fn watched(frame: &mut Frame) -> UserAddr {
     let number = frame.rax;
     options::crash_if_asked();
     irq_off::begin();
+    shortage::before_call();
     let next = if options::is_tracing() {
-        traced(frame, call)
+        traced(frame)
     } else if options::records() {
-        recorded(frame, call)
+        recorded(frame)
     } else if trace::watches_calls() {
         stopped(frame)
     } else {
-        answer(frame, call)
+        answer(frame)
     };
     irq_off::end(number & 0xfff);
     next
 }
 
 /// Performs a call between two stops for a tracer, which may change the arguments and the answer.
-#[cold]
 fn stopped(frame: &mut Frame) -> UserAddr {
-    frame.error = frame.rax;
     frame.rax = -i64::from(errno::ENOSYS.0) as u64;
     trace::stop_at_call(frame, trace::CALL_ENTRY);
     if current().is_killed() {
         return thread::before_user(frame);
     }
-    let number = frame.error as usize;
     // A tracer skips the call with the number -1, and then chooses the answer.
-    if number as i32 != -1 {
-        let call = if number < COUNT { TABLE[number] } else { unknown };
-        frame.rax = number as u64;
-        frame.rax = with_memory(frame, call).unwrap_or_else(|error| -i64::from(error.0) as u64);
+    if frame.error as i32 != -1 {
+        frame.rax = frame.error;
+        perform(frame);
     }
     if trace::watches_calls() {
         trace::stop_at_call(frame, trace::CALL_EXIT);
@@ -205,19 +219,19 @@ fn stopped(frame: &mut Frame) -> UserAddr {
 
 /// Performs a call for option `trace`: logs its arguments and its answer.
 #[cold]
-fn traced(frame: &mut Frame, call: Call) -> UserAddr {
+fn traced(frame: &mut Frame) -> UserAddr {
     let (tid, number, [a, b, c, d, e, f]) = (current().tid(), frame.rax, frame.args());
     say!("[{tid}] {number}({a:#x}, {b:#x}, {c:#x}, {d:#x}, {e:#x}, {f:#x})");
-    let next = answer(frame, call);
+    let next = answer(frame);
     say!("[{tid}] {number} = {}", frame.rax as i64);
     next
 }
 
 /// Performs a call for option `record`.
 #[cold]
-fn recorded(frame: &mut Frame, call: Call) -> UserAddr {
+fn recorded(frame: &mut Frame) -> UserAddr {
     let (number, args, began) = (frame.rax, frame.args(), clock::now_ns());
-    perform(frame, call);
+    perform(frame);
     record::call(number, args, frame, began);
     thread::before_user(frame)
 }
@@ -229,7 +243,10 @@ fn restart(frame: &mut Frame) -> Answer {
     let (call, deadline) = thread.restart.take().ok_or(Errno::EINTR)?;
     frame.error = call.into();
     thread.resumed.set(Some(deadline));
-    let answer = TABLE[call as usize](frame);
+    let answer = match TABLE[call as usize](frame) {
+        Err(Errno::ENOMEM) => with_memory(frame, TABLE[call as usize]),
+        answer => answer,
+    };
     thread.resumed.set(None);
     answer
 }

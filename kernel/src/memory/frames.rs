@@ -15,7 +15,7 @@
 //! have freed their memory.
 
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
-use crate::arch::{layout::direct, lock::SpinLock};
+use crate::arch::{entry_work, layout::direct, lock::SpinLock};
 use crate::start_info::Region;
 use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
@@ -58,7 +58,7 @@ static END: AtomicU64 = AtomicU64::new(0);
 /// these are free. Changes only under the lock of the buddy system.
 static RESERVE: AtomicU64 = AtomicU64::new(LEAST_RESERVE);
 /// The [`Supply`] after the last change of the buddy system or of the reserve. Written only when it changes,
-/// because every system call reads it.
+/// because many CPUs read it.
 static SUPPLY: AtomicU8 = AtomicU8::new(Supply::Plenty as u8);
 /// The buddy system of all memory.
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
@@ -171,8 +171,15 @@ impl Buddy {
             free if free > reserve / 2 => Supply::Short,
             _ => Supply::Desperate,
         } as u8;
-        if SUPPLY.load(Relaxed) != supply {
-            SUPPLY.store(supply, Relaxed);
+        let before = SUPPLY.load(Relaxed);
+        if before == supply {
+            return;
+        }
+        SUPPLY.store(supply, Relaxed);
+        if supply == Supply::Desperate as u8 {
+            entry_work::set(entry_work::NO_MEMORY);
+        } else if before == Supply::Desperate as u8 {
+            entry_work::clear(entry_work::NO_MEMORY);
         }
     }
 }

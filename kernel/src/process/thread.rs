@@ -20,7 +20,7 @@ use crate::platform::Space;
 use crate::process::signal::{self, deliver};
 use crate::process::{Process, exit, fault, place::Place, signal::frame::AlternateStack, trace};
 use crate::sched::scheduler;
-use crate::sched::thread::{Thread, current, work};
+use crate::sched::thread::{ProgramData, Thread, current, work};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use core::cell::{Cell, UnsafeCell};
@@ -75,6 +75,9 @@ pub struct PosixThread {
     pub comm: SpinLock<[u8; 16]>,
 }
 
+// SAFETY: no other type implements the trait.
+unsafe impl ProgramData for PosixThread {}
+
 // SAFETY: only the thread itself uses the cells, as the comment of the type says. All other fields are
 // atomic, locked or constant.
 unsafe impl Send for PosixThread {}
@@ -87,7 +90,9 @@ impl Deref for Thread {
     /// Panics for an idle thread, which belongs to no program.
     #[inline]
     fn deref(&self) -> &PosixThread {
-        self.data.downcast_ref().expect("the thread belongs to a program")
+        let data = self.data.as_deref().expect("the thread belongs to a program");
+        // SAFETY: `PosixThread` is the only type that implements `ProgramData`.
+        unsafe { &*core::ptr::from_ref(data).cast() }
     }
 }
 

@@ -17,8 +17,7 @@
 //! new request belongs in `calls/ptrace.rs`.
 
 use crate::arch::frame::{Frame, UserAddr};
-use crate::arch::{features::VectorState, lock::SpinLock};
-use crate::options;
+use crate::arch::{entry_work, features::VectorState, lock::SpinLock};
 use crate::process::signal::{self, Info, job};
 use crate::process::{Process, Tracees, status::Status};
 use crate::sched::wait::{self, Key, Sleep, Woken};
@@ -237,7 +236,7 @@ pub fn follow(process: &Arc<Process>, thread: &Arc<Thread>) {
 /// Resumes a stopped thread in this mode, with this signal.
 pub fn resume(thread: &Thread, mode: Mode, signal: u32) {
     if mode == Mode::Calls {
-        options::watch_calls();
+        entry_work::set(entry_work::WATCHED);
     }
     let mut state = thread.trace.state.lock();
     state.mode = mode;

@@ -14,7 +14,6 @@ use crate::memory::stacks::{self, Stack};
 use crate::sched::key::Place;
 use alloc::boxed::Box;
 use alloc::sync::Arc;
-use core::any::Any;
 use core::cell::{Cell, UnsafeCell};
 use core::ptr;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -68,9 +67,17 @@ pub struct Thread {
     pub account: Arc<Account>,
     /// True if the thread was refused memory and nothing has reacted yet.
     pub wants_memory: Cell<bool>,
-    /// Data of a program's thread: a `process::thread::PosixThread`.
-    pub data: Box<dyn Any + Send + Sync>,
+    /// Data of a program's thread; `None` for an idle thread.
+    pub data: Option<Box<dyn ProgramData>>,
 }
+
+/// The data of a program's thread, which this layer does not know.
+///
+/// # Safety
+///
+/// Only one type implements the trait. `process/thread.rs` relies on it to read the data without a check of
+/// its type.
+pub unsafe trait ProgramData: Send + Sync {}
 
 /// Bits of [`Thread::work`].
 pub mod work {
@@ -112,7 +119,7 @@ impl Thread {
         account: Arc<Account>,
         frame: &Frame,
         vectors: &Vectors,
-        data: Box<dyn Any + Send + Sync>,
+        data: Box<dyn ProgramData>,
     ) -> Option<Self> {
         let stack = stacks::alloc()?;
         let at = stack.top() - (size_of::<Frame>() + size_of::<Vectors>()) as u64;
@@ -125,7 +132,7 @@ impl Thread {
             (begin as *mut [u64; 7]).write([0, 0, 0, 0, 0, 0, thread_begin as *const () as u64]);
         }
         let stack_pointer = UnsafeCell::new(begin);
-        Some(Thread { stack: Some(stack), stack_pointer, account, data, ..Thread::blank(tid) })
+        Some(Thread { stack: Some(stack), stack_pointer, account, data: Some(data), ..Thread::blank(tid) })
     }
 
     /// Makes the thread that a CPU runs when no other thread is runnable.
@@ -154,7 +161,7 @@ impl Thread {
             moved: Moved::new(),
             account: Arc::default(),
             wants_memory: Cell::new(false),
-            data: Box::new(()),
+            data: None,
         }
     }
 
