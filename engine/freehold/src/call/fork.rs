@@ -84,6 +84,10 @@ impl<P: Platform> AddressSpace<P> {
         let child = self.new_child()?;
         let mut notices = Notices::new();
         let guard = self.write_killable()?;
+        // The child would read zeroes where pages were removed. No page is removed under the lock.
+        if self.is_reaped() {
+            return Err(ForkError::Killed);
+        }
         let copied = guard.copy_into(&child, &mut notices);
         // After an error, the child and its userfaultfd contexts are dropped without the parent's lock.
         drop(guard);

@@ -30,7 +30,7 @@ mod mseal;
 mod msync;
 pub(crate) mod munmap;
 mod pkeys;
-mod reap;
+pub(crate) mod reap;
 mod remap_file_pages;
 mod shm;
 mod special;

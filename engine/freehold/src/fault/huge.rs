@@ -23,7 +23,7 @@
 //! `hugetlb/fault/` serves huge pages of pools. The caller keeps the VMA unchanged; entries change under the
 //! lock of the upper table. `tests/huge` has the tests.
 
-use super::{Access, FaultOutcome, WRITTEN, present::bits_of, vma_pte_flags, written};
+use super::{Access, FaultError, FaultOutcome, WRITTEN, present::bits_of, vma_pte_flags, written};
 use crate::{
     VirtAddr,
     engine::HugePages,
@@ -62,6 +62,9 @@ impl<P: Platform> AddressSpace<P> {
         };
         if !table.peek(address).is_none() {
             return None;
+        }
+        if self.may_have_lost_pages(vma) {
+            return Some(FaultOutcome::Failed(FaultError::Bus { addr: page }));
         }
         // The anon_vma is needed for the zero page too, so that the first write finds it.
         if let Err(step) = self.prepare_anon(vma, held) {

@@ -52,6 +52,7 @@ pub(crate) use outcome::{FaultOutcome, WaitFor, check_access, permits};
 
 use crate::{
     PAGE_SIZE, VirtAddr,
+    call::reap::loses_pages,
     file::Object,
     platform::Platform,
     space::{
@@ -289,6 +290,7 @@ impl<P: Platform> AddressSpace<P> {
         // The entry is read without the table's lock: it is a hint, which is checked again under the lock.
         let found = table.peek(address);
         match found.kind(Level::Pte) {
+            Kind::None if self.is_reaped() => self.reaped_fault(vma, page, access, held, table),
             Kind::None => match vma.object() {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
@@ -340,6 +342,26 @@ impl<P: Platform> AddressSpace<P> {
             TableError::OutOfTables => FaultOutcome::OUT_OF_MEMORY,
             TableError::Marker(_) => FaultOutcome::Failed(FaultError::Bus { addr: page }),
         })
+    }
+
+    /// Handles a fault at an empty entry once [`reap`](Self::reap) has begun.
+    #[cold]
+    #[inline(never)]
+    fn reaped_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        held: HeldLock<'_, '_, P>,
+        table: PteTable<'_, P::Format, P>,
+    ) -> FaultOutcome<P> {
+        match vma.object() {
+            _ if loses_pages(vma) => FaultOutcome::Failed(FaultError::Bus { addr: page }),
+            Object::File(_) => self.file_fault(vma, page, access, held, table),
+            Object::Special(special) => self.special_fault(vma, page, access.write, special, table),
+            // Such memory is private.
+            Object::Anonymous | Object::Zeroes(_) => FaultOutcome::Failed(FaultError::Bus { addr: page }),
+        }
     }
 
     /// Handles a fault at a marker that was found without the table's lock.

@@ -51,6 +51,9 @@ impl<P: Platform> AddressSpace<P> {
             let free = addresses(*block).all(|address| table.peek(address).is_none());
             free && new.fill(vma, *block)
         })?;
+        if self.may_have_lost_pages(vma) {
+            return Some(FaultOutcome::Retry);
+        }
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
         if !self.vm.map_block(table, VirtAddr::new(block.start()), &new.frames, rights) {
             return Some(FaultOutcome::Retry);

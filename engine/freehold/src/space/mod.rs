@@ -231,6 +231,8 @@ pub struct AddressSpace<P: Platform> {
     mdwe: AtomicU32,
     /// See the module [`thp`]. A single word, read and written on its own.
     thp_disable: AtomicU32,
+    /// 1 once [`reap`](Self::reap) has begun, otherwise 0. See `call/reap.rs` for the memory order.
+    pub(crate) reaped: AtomicU32,
     /// The locking designs in use; fixed.
     pub(crate) locking: Locking,
     /// See [`SpaceConfig::mmap_base`]; fixed.
@@ -304,6 +306,7 @@ impl<P: Platform> AddressSpace<P> {
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),
             thp_disable: AtomicU32::new(config.thp_disable as u32),
+            reaped: AtomicU32::new(0),
             locking: config.locking.available(),
             mmap_base: config.mmap_base,
             layout: config.layout,
@@ -327,6 +330,7 @@ impl<P: Platform> AddressSpace<P> {
             limits: limits,
             mdwe: mdwe,
             thp_disable: thp_disable,
+            reaped: reaped,
             locking: locking,
             mmap_base: mmap_base,
             layout: layout,

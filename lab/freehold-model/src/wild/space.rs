@@ -237,7 +237,8 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         12 => match v.below(5) {
             0 => space.clear_soft_dirty().is_ok(),
             3 => space.drop_discardable() > 0,
-            4 => space.reap().is_ok(),
+            // A space whose pages were removed cannot be used any more.
+            4 => space.fork().is_ok_and(|child| child.reap().is_ok()),
             1 => {
                 let mut runs = Vec::new();
                 space.page_entries(v.range(), |run| {

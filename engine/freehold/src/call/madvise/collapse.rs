@@ -88,6 +88,10 @@ impl<P: Platform> AddressSpace<P> {
         let guard = self.write_exclusive_range(range)?;
         let vma = guard.find(first).filter(|vma| vma.end() >= range.end()).ok_or(MadviseError::Invalid)?;
         self.check_collapse(vma)?;
+        // Empty entries would become zeroes.
+        if self.may_have_lost_pages(vma) {
+            return Err(MadviseError::Invalid);
+        }
         let Object::File(file) = vma.object() else { return self.collapse(&guard, vma, first) };
         let file = file.clone();
         let index = vma.pgoff_of(first);
