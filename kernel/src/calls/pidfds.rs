@@ -8,9 +8,8 @@ use crate::calls::answer::{Answer, Calls};
 use crate::calls::{descriptors::file, signals};
 use crate::files::open::Open;
 use crate::process::pidfd::{self, PidFile};
-use crate::process::{self, Process};
+use crate::process::{self, Process, victim};
 use crate::sched::current;
-use crate::sched::wait::{self, Sleep, Woken};
 use alloc::sync::Arc;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
@@ -129,28 +128,12 @@ fn pidfd_getfd(frame: &mut Frame) -> Answer {
     current().files.add(open, 0, true)
 }
 
-/// Performs process_mrelease: waits until a killed process has ended. The process frees its memory itself.
+/// Performs process_mrelease: frees the private memory of a killed process.
 fn process_mrelease(frame: &mut Frame) -> Answer {
     let [descriptor, flags, ..] = frame.args();
     if flags as u32 != 0 {
         return Err(Errno::EINVAL);
     }
     let process = process_by(descriptor)?;
-    let has_ended = || process.status.lock().is_some();
-    if has_ended() {
-        return Err(Errno::ESRCH);
-    }
-    if process.ending.lock().is_none() {
-        return Err(Errno::EINVAL);
-    }
-    loop {
-        let waiting = wait::enqueue(process.end_key(), u32::MAX);
-        if has_ended() {
-            waiting.cancel();
-            return Ok(0);
-        }
-        if waiting.sleep(Sleep::Killable, u64::MAX) == Woken::Signal {
-            return Err(Errno::EINTR);
-        }
-    }
+    victim::release(&process).map(|()| 0)
 }

@@ -17,12 +17,7 @@ use crate::process::clone::{self, Request};
 use crate::process::exec::{self, Loaded, Strings};
 use crate::process::reap::{self, Which};
 use crate::process::signal::{self, Action, Info, MAX_SIGNAL, job};
-use crate::process::{
-    exit, renew,
-    signal::frame::AlternateStack,
-    status::Status,
-    trace::{self, EVENT_EXIT},
-};
+use crate::process::{exit, renew, signal::frame::AlternateStack, status::Status, trace};
 use crate::sched::{charge, checkpoint, current, scheduler, wait};
 use crate::{errno, record};
 use alloc::format;
@@ -273,19 +268,16 @@ fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
 
 fn exit_call(frame: &mut Frame) -> Answer {
     let [code, ..] = frame.args();
-    trace::stop_at(frame, EVENT_EXIT, Status::by_exit(code as u8).word());
-    let process = current().process();
+    let (process, status) = (current().process(), Status::by_exit(code as u8));
     if process.threads.lock().len() == 1 {
-        process.ending.lock().get_or_insert(Status::by_exit(code as u8));
+        process.ending.lock().get_or_insert(status);
     }
-    exit::exit_thread()
+    exit::exit_thread_with(status)
 }
 
 fn exit_group(frame: &mut Frame) -> Answer {
     let [code, ..] = frame.args();
-    let status = Status::by_exit(code as u8);
-    trace::stop_at(frame, EVENT_EXIT, status.word());
-    exit::exit_group(status)
+    exit::exit_group(Status::by_exit(code as u8))
 }
 
 fn wait4(frame: &mut Frame) -> Answer {

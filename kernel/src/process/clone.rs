@@ -129,6 +129,10 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     let descriptors = here.files.fork(request.has(CLONE_FILES))?;
     let thread = new_thread(tid, &process, descriptors, space, frame, request, fs_base);
     let thread = thread.ok_or_else(charge::refused)?;
+    // The memory of a killed process may be removed at any time (`victim.rs`).
+    if here.is_killed() {
+        return Err(Errno::EINTR);
+    }
     put_pidfd(&process, request)?;
     core::mem::forget(unborn);
     if request.has(CLONE_PARENT_SETTID) {

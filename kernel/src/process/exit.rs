@@ -70,11 +70,19 @@ pub fn end_others() -> Result<(), Errno> {
     }
 }
 
-/// Ends the calling thread. The last thread of a process ends the process.
+/// Ends the calling thread, which has to end.
 pub fn exit_thread() -> ! {
+    exit_thread_with(Status::by_exit(0))
+}
+
+/// Ends the calling thread. `status` is its status, unless the whole process ends. The last thread of a process
+/// ends the process.
+pub fn exit_thread_with(status: Status) -> ! {
     let here = current();
     dump::hold(here);
-    trace::tracee_ends(here, here.process().ending.lock().unwrap_or(Status::by_exit(0)));
+    let status = || here.process().ending.lock().unwrap_or(status);
+    trace::stop_before_end(here, status());
+    trace::tracee_ends(here, status());
     futex::release_robust(here);
     clear_tid(here);
     here.files.close_all();

@@ -55,6 +55,7 @@ pub mod status;
 pub mod thread;
 pub mod trace;
 pub mod userfault;
+pub mod victim;
 
 use crate::arch::lock::SpinLock;
 use crate::files::access::Running;
@@ -347,6 +348,11 @@ impl Process {
             return;
         }
         self.ending.lock().get_or_insert(status);
+        self.end_threads();
+    }
+
+    /// Makes every thread of the process, which has to end, end when it next checks its pending work.
+    pub fn end_threads(&self) {
         for thread in self.threads.lock().iter() {
             thread.give_work(work::KILL);
         }

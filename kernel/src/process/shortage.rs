@@ -12,8 +12,9 @@
 //! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory that
 //! it has caused (`sched/charge.rs`), in pages. As on Linux, oom_score_adj adds thousandths of all memory, and
 //! -1000 exempts the process. The first process ends only if there is no other, because its end stops the
-//! machine. The thread that found memory short waits for the end of the other process. A killed process needs
-//! no memory to end: its calls fail, and its threads leave every wait.
+//! machine. The thread that found memory short frees the private pages of the other process (`victim.rs`), which
+//! may be unable to end soon, and waits for its end if memory is still short. A killed process needs no memory
+//! to end: its calls fail, and its threads leave every wait.
 //!
 //! `calls/mod.rs` and `process/fault.rs` call this file. The program `shortage.c` of the tests checks which
 //! process ends, and `pageout.c` checks that discardable pages are freed first.
@@ -23,7 +24,7 @@ use crate::arch::{clock, preempt::preempt_point};
 use crate::memory::frames::{self, Supply};
 use crate::memory::total_bytes;
 use crate::platform::engine::engine;
-use crate::process::{self, Process, exit, names::short_name, status::Status};
+use crate::process::{self, Process, exit, names::short_name, status::Status, victim};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{checkpoint, current};
 use alloc::sync::Arc;
@@ -118,7 +119,7 @@ pub fn relieve(need: Need) -> bool {
     }
     let survey = Survey::new();
     if let Some(ending) = survey.ending
-        && !waited_for(&ending)
+        && !released(&ending)
     {
         return false;
     }
@@ -135,7 +136,14 @@ pub fn relieve(need: Need) -> bool {
     let name = short_name(&victim);
     say!("process {} ({}): killed, memory is used up", victim.pid, name.escape_ascii());
     victim.end(Status::by_signal(SIGKILL as u8));
-    waited_for(&victim)
+    released(&victim)
+}
+
+/// Frees the memory of a process that has to end. Returns false if the calling thread has to end.
+fn released(process: &Arc<Process>) -> bool {
+    // If the memory cannot be freed yet, the process frees it at its end.
+    let _ = victim::release(process);
+    waited_for(process)
 }
 
 /// Waits until memory is free, the process has ended, or [`PATIENCE_NS`] are over. Returns false if the calling

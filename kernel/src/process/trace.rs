@@ -426,6 +426,35 @@ fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
     wait::wake(tracer.child_key(), usize::MAX);
 }
 
+/// Stops the calling thread before it ends, if its tracer requested this event. `status` is its exit status.
+/// Unlike other stops, this stop lasts although the thread has to end: only its tracer ends it.
+pub fn stop_before_end(here: &Thread, status: Status) {
+    if !here.trace.is_traced() {
+        return;
+    }
+    let mut state = here.trace.state.lock();
+    state.message = status.word().into();
+    let tells = state.options & 1 << EVENT_EXIT != 0;
+    drop(state);
+    let (word, info) = of_event(SIGTRAP, EVENT_EXIT);
+    let copy = || leave_copy(here, &here.own_frame(), word, Some(info));
+    let Some(tracer) = tells.then(copy).flatten() else { return };
+    tell(&tracer, here, word);
+    drop(tracer);
+    loop {
+        let waiting = wait::enqueue(key(here), u32::MAX);
+        let mut state = here.trace.state.lock();
+        let goes_on = state.stop.as_ref().is_none_or(|stop| stop.resumed.is_some());
+        let stop = if goes_on { state.stop.take() } else { None };
+        drop(state);
+        if goes_on {
+            waiting.cancel();
+            return drop(stop);
+        }
+        waiting.sleep(Sleep::Deaf, u64::MAX);
+    }
+}
+
 /// Stops the calling thread, if PTRACE_INTERRUPT or SIGCONT requires it. Returns true if the thread stopped.
 pub fn stop_if_interrupted(frame: &mut Frame) -> bool {
     let trace = &current().trace;

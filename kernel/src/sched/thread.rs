@@ -207,6 +207,13 @@ impl Thread {
         unsafe { (*other.vectors.get()).save() };
     }
 
+    /// Returns the registers of the calling thread's program, as they were when it entered the kernel.
+    pub fn own_frame(&self) -> Frame {
+        assert!(ptr::eq(self, current()));
+        // SAFETY: the calling thread runs in the kernel.
+        unsafe { self.frame() }
+    }
+
     /// Returns true if the thread sleeps.
     pub fn is_parked(&self) -> bool {
         self.state.load(Relaxed) == PARKED
