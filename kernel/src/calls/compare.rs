@@ -68,7 +68,7 @@ fn address(
     index: u64,
 ) -> Result<u64, Errno> {
     Ok(match kind {
-        FILE => Arc::as_ptr(&thread.as_ref().ok_or(Errno::EBADF)?.files.get(index)?).addr() as u64,
+        FILE => Arc::as_ptr(&thread.as_ref().ok_or(Errno::EBADF)?.files.get_any(index)?).addr() as u64,
         SPACE => Counted::as_ptr(process.space.lock().as_ref().ok_or(Errno::ESRCH)?).addr() as u64,
         FILES => thread.as_ref().map_or(0, |thread| thread.files.address()),
         PLACE => thread.as_ref().map_or(0, |thread| Arc::as_ptr(&thread.place()).addr() as u64),

@@ -49,7 +49,7 @@ pub const CALLS: Calls = &[
 /// Maximum number of bytes that one call transfers.
 pub const MAX_TRANSFER: u64 = 0x7fff_f000;
 
-/// Returns the open file of a descriptor. Fails with EBADF if there is none.
+/// Returns the open file of a descriptor. Fails with EBADF if there is none, or if it is open with O_PATH.
 pub fn file(descriptor: u64) -> Result<Arc<Open>, Errno> {
     current().files.get(descriptor)
 }
@@ -154,12 +154,13 @@ fn close(frame: &mut Frame) -> Answer {
 
 fn dup(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
-    current().files.add(file(descriptor)?, 0, false)
+    let files = &current().files;
+    files.add(files.get_any(descriptor)?, 0, false)
 }
 
 fn dup2(frame: &mut Frame) -> Answer {
     let [from, to, ..] = frame.args();
-    let open = file(from)?;
+    let open = current().files.get_any(from)?;
     if from as u32 != to as u32 {
         current().files.put(open, to, false)?;
     }
@@ -171,7 +172,8 @@ fn dup3(frame: &mut Frame) -> Answer {
     if from as u32 == to as u32 || flags & !u64::from(O_CLOEXEC) != 0 {
         return Err(Errno::EINVAL);
     }
-    current().files.put(file(from)?, to, flags != 0)?;
+    let files = &current().files;
+    files.put(files.get_any(from)?, to, flags != 0)?;
     Ok((to as u32).into())
 }
 
@@ -197,8 +199,12 @@ fn close_range(frame: &mut Frame) -> Answer {
 
 fn fcntl(frame: &mut Frame) -> Answer {
     let [descriptor, what, argument, ..] = frame.args();
-    let open = file(descriptor)?;
     let files = &current().files;
+    let open = files.get_any(descriptor)?;
+    let of_descriptor = [F_DUPFD, F_DUPFD_CLOEXEC, F_DUPFD_QUERY, F_GETFD, F_SETFD, F_GETFL];
+    if open.is_path() && !of_descriptor.contains(&(what as u32)) {
+        return Err(Errno::EBADF);
+    }
     match what as u32 {
         F_DUPFD | F_DUPFD_CLOEXEC if argument as u32 as usize >= current().files.limit() => {
             Err(Errno::EINVAL)
@@ -207,7 +213,8 @@ fn fcntl(frame: &mut Frame) -> Answer {
         F_DUPFD_CLOEXEC => files.add(open, argument as u32 as usize, true),
         F_GETFD => files.close_on_exec(descriptor, None).map(u64::from),
         F_SETFD => files.close_on_exec(descriptor, Some(argument & 1 != 0)).map(|_| 0),
-        F_GETFL => Ok(u64::from(open.flags.load(Relaxed)) | O_LARGE),
+        F_GETFL => Ok(u64::from(open.flags.load(Relaxed)) | if open.is_path() { 0 } else { O_LARGE }),
+        F_DUPFD_QUERY => Ok(Arc::ptr_eq(&open, &files.get_any(argument)?).into()),
         F_SETFL => {
             let change = O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME;
             let step = |flags| Some(flags & !change | argument as u32 & change);
@@ -230,7 +237,7 @@ fn fcntl(frame: &mut Frame) -> Answer {
     }
 }
 
-/// Flag that F_GETFL reports for every file.
+/// Flag that F_GETFL reports for every file that is not open with O_PATH.
 const O_LARGE: u64 = 0o100_000;
 /// The type F_UNLCK, which says that no lock is in conflict.
 const UNLOCKED: u16 = 2;

@@ -53,7 +53,7 @@ pub fn directory(descriptor: u64) -> Result<Arc<Node>, Errno> {
     if descriptor & 0xffff_ffff == HERE {
         return Ok(current().place().directory.lock().clone());
     }
-    node_of(&*current().files.get(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
+    node_of(&*current().files.get_any(descriptor & 0xffff_ffff)?.file).cloned().ok_or(errno::ENOTDIR)
 }
 
 /// Returns the node that the path at `at` names.
@@ -101,16 +101,19 @@ fn openat2(frame: &mut Frame) -> Answer {
 }
 
 /// Flags of an open call that the open file keeps.
-const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_PATH | O_DIRECT | O_NOATIME;
+const KEPT: u32 = O_ACCMODE | O_APPEND | O_NONBLOCK | O_DIRECT | O_NOATIME | OF_PATH;
+/// Flags that have an effect together with O_PATH and that the open file keeps.
+const OF_PATH: u32 = O_PATH | O_DIRECTORY | O_NOFOLLOW;
 
 /// Opens or makes the file at a path. Returns its descriptor.
 fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
     let path = path(at)?;
     let from = start(descriptor, &path)?;
+    let flags = if flags & O_PATH != 0 { flags & (OF_PATH | O_CLOEXEC) } else { flags };
     let node = match tree::lookup(&from, &path, flags & O_NOFOLLOW == 0) {
         Ok(directory) if flags & O_TMPFILE == O_TMPFILE => unnamed(&directory, flags, mode)?,
         Ok(_) if flags & (O_CREAT | O_EXCL) == O_CREAT | O_EXCL => return Err(Errno::EEXIST),
-        Err(Errno::ENOENT) if flags & O_CREAT != 0 && flags & O_PATH == 0 => names::create(
+        Err(Errno::ENOENT) if flags & O_CREAT != 0 => names::create(
             &from,
             &path,
             mode & !current().place().umask.load(Relaxed),
@@ -126,11 +129,11 @@ fn open_at(descriptor: u64, at: u64, flags: u32, mode: u32) -> Answer {
 /// Opens a node with these flags. Returns the file.
 fn open_node(node: &Arc<Node>, flags: u32) -> Result<Arc<dyn File>, Errno> {
     let writes = flags & O_ACCMODE != O_RDONLY;
-    if flags & O_PATH != 0 {
-        return Ok(Arc::new(NodeFile::new(node.clone())));
-    }
     if flags & O_DIRECTORY != 0 && flags & O_TMPFILE != O_TMPFILE && !node.is_directory() {
         return Err(errno::ENOTDIR);
+    }
+    if flags & O_PATH != 0 {
+        return Ok(Arc::new(NodeFile::new(node.clone())));
     }
     match &node.kind {
         // A socket has no name by which it can be opened.
@@ -199,13 +202,13 @@ fn read_link(descriptor: u64, at: u64, out: u64, room: u64) -> Answer {
     match &node.kind {
         Kind::Link(target) => put(target),
         Kind::Jump(jump) => put(&jump.text()?),
-        _ => Err(Errno::EINVAL),
+        _ => Err(if name.is_empty() { Errno::ENOENT } else { Errno::EINVAL }),
     }
 }
 
 /// Returns the node of a descriptor, which may be a link that was opened with O_PATH.
 fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
-    node_of(&*current().files.get(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
+    node_of(&*current().files.get_any(descriptor)?.file).cloned().ok_or(Errno::ENOENT)
 }
 
 fn getcwd(frame: &mut Frame) -> Answer {
@@ -222,7 +225,7 @@ fn getcwd(frame: &mut Frame) -> Answer {
 
 fn fchdir(frame: &mut Frame) -> Answer {
     let [descriptor, ..] = frame.args();
-    let node = node_of(&*current().files.get(descriptor)?.file).cloned().ok_or(errno::ENOTDIR)?;
+    let node = node_of(&*current().files.get_any(descriptor)?.file).cloned().ok_or(errno::ENOTDIR)?;
     enter(node)
 }
 

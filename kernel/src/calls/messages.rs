@@ -110,7 +110,7 @@ fn add_files(files: &mut Vec<Arc<Open>>, data: &[u8]) -> Result<(), Errno> {
     }
     charge::reserve(files, data.len() / 4)?;
     for descriptor in words(data) {
-        files.push(file(descriptor.into())?);
+        files.push(current().files.get_any(descriptor.into())?);
     }
     Ok(())
 }

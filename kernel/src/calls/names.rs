@@ -123,7 +123,7 @@ fn link_at(from: (u64, u64), to: (u64, u64), flags: u32) -> Answer {
         return Err(Errno::EINVAL);
     }
     let node = match flags & AT_EMPTY_PATH != 0 && path(from.1)?.is_empty() {
-        true => node_of(&*current().files.get(from.0)?.file).cloned().ok_or(errno::EXDEV)?,
+        true => node_of(&*current().files.get_any(from.0)?.file).cloned().ok_or(errno::EXDEV)?,
         false => find(from.0, from.1, flags & AT_SYMLINK_FOLLOW != 0)?,
     };
     let (directory, name) = new(to.0, to.1)?;

@@ -124,7 +124,7 @@ fn pidfd_getfd(frame: &mut Frame) -> Answer {
     if process.status.lock().is_some() {
         return Err(Errno::ESRCH);
     }
-    let open = process.thread(process.pid).ok_or(Errno::EBADF)?.files.get(target)?;
+    let open = process.thread(process.pid).ok_or(Errno::EBADF)?.files.get_any(target)?;
     current().files.add(open, 0, true)
 }
 

@@ -155,6 +155,9 @@ fn execveat(frame: &mut Frame) -> Answer {
     let path = path(at)?;
     if path.is_empty() && flags & AT_EMPTY_PATH != 0 {
         let node = files::directory(descriptor)?;
+        if matches!(node.kind, Kind::Link(_)) {
+            return Err(errno::ELOOP);
+        }
         let path = format!("/dev/fd/{}", descriptor as i32).into_bytes();
         return execute(frame, node, path, arguments, environment);
     }

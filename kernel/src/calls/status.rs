@@ -25,7 +25,7 @@ use linux_raw_sys::general::*;
 pub const CALLS: Calls = &[
     (__NR_stat, |frame| put_stat(find(HERE, frame.rdi, true)?.stat(), frame.rsi)),
     (__NR_lstat, |frame| put_stat(find(HERE, frame.rdi, false)?.stat(), frame.rsi)),
-    (__NR_fstat, |frame| put_stat(current().files.get(frame.rdi)?.file.stat(), frame.rsi)),
+    (__NR_fstat, |frame| put_stat(current().files.get_any(frame.rdi)?.file.stat(), frame.rsi)),
     (__NR_newfstatat, |frame| put_stat(stat_of(frame.rdi, frame.rsi, frame.r10 as u32)?, frame.rdx)),
     (__NR_statx, statx),
     (__NR_access, |frame| may_access(find(HERE, frame.rdi, true)?, frame.rsi)),
@@ -35,6 +35,7 @@ pub const CALLS: Calls = &[
     (__NR_fstatfs, fstatfs),
     (__NR_chmod, |frame| set_mode(&*find(HERE, frame.rdi, true)?, frame.rsi)),
     (__NR_fchmod, fchmod),
+    (__NR_fchmodat2, fchmodat2),
     (__NR_fchmodat, |frame| set_mode(&*find(frame.rdi, frame.rsi, true)?, frame.rdx)),
     (__NR_chown, |frame| set_owner(&*find(HERE, frame.rdi, true)?, frame.rsi, frame.rdx)),
     (__NR_lchown, |frame| set_owner(&*find(HERE, frame.rdi, false)?, frame.rsi, frame.rdx)),
@@ -72,7 +73,7 @@ fn stat_of(descriptor: u64, at: u64, flags: u32) -> Result<Stat, Errno> {
     if flags & AT_EMPTY_PATH != 0 && (at == 0 || path(at)?.is_empty()) {
         return match descriptor & 0xffff_ffff {
             HERE => Ok(directory(descriptor)?.stat()),
-            descriptor => Ok(current().files.get(descriptor)?.file.stat()),
+            descriptor => Ok(current().files.get_any(descriptor)?.file.stat()),
         };
     }
     Ok(find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?.stat())
@@ -143,13 +144,18 @@ fn kind_of(node: &Node) -> u64 {
 
 fn fstatfs(frame: &mut Frame) -> Answer {
     let [descriptor, out, ..] = frame.args();
-    let open = current().files.get(descriptor)?;
+    let open = current().files.get_any(descriptor)?;
     put_statfs(node_of(&*open.file).map_or(TMPFS, |node| kind_of(node)), out)
 }
 
 /// Returns the node of a descriptor, if its file has one.
 fn node(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
     Ok(node_of(&*current().files.get(descriptor)?.file).cloned())
+}
+
+/// Returns the node of a descriptor, which may be open with O_PATH, if its file has one.
+fn place(descriptor: u64) -> Result<Option<Arc<Node>>, Errno> {
+    Ok(node_of(&*current().files.get_any(descriptor)?.file).cloned())
 }
 
 fn fchmod(frame: &mut Frame) -> Answer {
@@ -169,6 +175,22 @@ fn set_mode(node: &Node, mode: u64) -> Answer {
     Ok(0)
 }
 
+fn fchmodat2(frame: &mut Frame) -> Answer {
+    let [descriptor, at, mode, flags, ..] = frame.args();
+    let flags = flags as u32;
+    if flags & !(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let node = match flags & AT_EMPTY_PATH != 0 && path(at)?.is_empty() {
+        true => place(descriptor)?,
+        false => Some(find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?),
+    };
+    match node {
+        Some(node) if matches!(node.kind, Kind::Link(_)) => Err(Errno::EOPNOTSUPP),
+        node => node.map_or(Ok(0), |node| set_mode(&node, mode)),
+    }
+}
+
 fn fchown(frame: &mut Frame) -> Answer {
     let [descriptor, user, group, ..] = frame.args();
     node(descriptor)?.map_or(Ok(0), |node| set_owner(&node, user, group))
@@ -178,7 +200,7 @@ fn fchownat(frame: &mut Frame) -> Answer {
     let [descriptor, at, user, group, flags, _] = frame.args();
     let flags = flags as u32;
     if flags & AT_EMPTY_PATH != 0 && path(at)?.is_empty() {
-        return node(descriptor)?.map_or(Ok(0), |node| set_owner(&node, user, group));
+        return place(descriptor)?.map_or(Ok(0), |node| set_owner(&node, user, group));
     }
     set_owner(&*find(descriptor, at, flags & AT_SYMLINK_NOFOLLOW == 0)?, user, group)
 }
@@ -212,7 +234,7 @@ const UTIME_NOW: u64 = 0x3fff_ffff;
 const UTIME_OMIT: u64 = 0x3fff_fffe;
 
 fn utimensat(frame: &mut Frame) -> Answer {
-    let [descriptor, path, at, flags, ..] = frame.args();
+    let [descriptor, name, at, flags, ..] = frame.args();
     let mut times = None;
     if let Some(given) = UserPtr::<[u64; 4]>::optional(at) {
         let words = given.read()?;
@@ -226,10 +248,13 @@ fn utimensat(frame: &mut Frame) -> Answer {
         }
         times = Some(both);
     }
-    if path == 0 {
+    if name == 0 {
         return node(descriptor)?.map_or(Ok(0), |node| set_times(&node, times));
     }
-    set_times(&*find(descriptor, path, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, times)
+    if flags as u32 & AT_EMPTY_PATH != 0 && path(name)?.is_empty() {
+        return place(descriptor)?.map_or(Ok(0), |node| set_times(&node, times));
+    }
+    set_times(&*find(descriptor, name, flags as u32 & AT_SYMLINK_NOFOLLOW == 0)?, times)
 }
 
 /// Sets the times of access and modification: both to now if `times` is `None`. A single time that is `None`

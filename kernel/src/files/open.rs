@@ -27,7 +27,7 @@ pub type Room = fn(u64) -> Result<usize, Errno>;
 pub struct Open {
     /// The file that was opened.
     pub file: Arc<dyn File>,
-    /// O_ACCMODE, O_APPEND, O_NONBLOCK.
+    /// O_ACCMODE, O_APPEND, O_NONBLOCK and others; with O_PATH only O_PATH, O_DIRECTORY and O_NOFOLLOW.
     pub flags: AtomicU32,
     /// The position in bytes; for a directory, the number of the next entry.
     position: AtomicU64,
@@ -65,6 +65,11 @@ impl Open {
 
     fn flags(&self) -> u32 {
         self.flags.load(Relaxed)
+    }
+
+    /// Returns true if the file is open with O_PATH: it has a place in the tree, and cannot be used.
+    pub fn is_path(&self) -> bool {
+        self.flags() & O_PATH != 0
     }
 
     /// Returns true if the file is open for reading.
@@ -169,11 +174,8 @@ impl Open {
     ///
     /// # Errors
     ///
-    /// EBADF if the file is open with O_PATH, ENODEV if the file has no pages, ENOMEM.
+    /// ENODEV if the file has no pages, ENOMEM.
     pub fn mapped(&self) -> Result<Counted<file::File<Machine>>, Errno> {
-        if self.flags() & O_PATH != 0 {
-            return Err(Errno::EBADF);
-        }
         let mapping = self.file.mapping().ok_or(errno::ENODEV)?;
         if let Some(file) = &*self.mapped.lock() {
             return Ok(file.clone());

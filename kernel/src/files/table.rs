@@ -252,12 +252,22 @@ impl FileTable {
         Arc::as_ptr(&self.slots()).addr() as u64
     }
 
-    /// Returns the open file of a descriptor.
+    /// Returns the open file of a descriptor, for a call that uses the file.
+    ///
+    /// # Errors
+    ///
+    /// EBADF if the descriptor is not in use, or if its file is open with O_PATH.
+    pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
+        self.get_any(number).and_then(|open| if open.is_path() { Err(Errno::EBADF) } else { Ok(open) })
+    }
+
+    /// Returns the open file of a descriptor, which may be open with O_PATH, for a call that uses the descriptor
+    /// alone or the place of the file in the tree.
     ///
     /// # Errors
     ///
     /// EBADF if the descriptor is not in use.
-    pub fn get(&self, number: u64) -> Result<Arc<Open>, Errno> {
+    pub fn get_any(&self, number: u64) -> Result<Arc<Open>, Errno> {
         let (slots, number) = (self.slots(), number as u32 as usize);
         let mut table = slots.lock();
         let open = table.of(number).and_then(|block| block.open[number % BLOCK].clone());

@@ -97,7 +97,7 @@ impl Listing for Folder {
     fn child(&self, name: &[u8]) -> Result<Arc<Node>, Errno> {
         let descriptor = number(name).ok().and_then(|n| u64::try_from(n).ok()).ok_or(Errno::ENOENT)?;
         let thread = self.of.process.thread(self.of.tid()).ok_or(Errno::ENOENT)?;
-        let open = thread.files.get(descriptor).map_err(|_| Errno::ENOENT)?;
+        let open = thread.files.get_any(descriptor).map_err(|_| Errno::ENOENT)?;
         if !self.infos {
             return Ok(Node::jump(Box::new(Opened(Arc::downgrade(&open)))));
         }
