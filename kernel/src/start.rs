@@ -19,8 +19,9 @@ use crate::arch::{
 };
 use crate::boot::smp;
 use crate::files::console::{self, Console};
+use crate::files::table::{self, FileTable};
 use crate::files::tree::{self, Node};
-use crate::files::{devices, open::Open, table::FileTable};
+use crate::files::{devices, open::Open, unpack};
 use crate::memory::{self, frames, stacks, tlb};
 use crate::process::exec::{self, Loaded, Strings};
 use crate::process::signal::frame::AlternateStack;
@@ -82,7 +83,7 @@ extern "C" fn kernel_main(info: u64) -> ! {
     let module = unsafe {
         core::slice::from_raw_parts(direct::<u8>(module.start), (module.end - module.start) as usize)
     };
-    tree::unpack(module, &[(b"dev", dev), (b"proc", proc::root), (b"sys", proc::sys::root)]);
+    unpack::unpack(module, &[(b"dev", dev), (b"proc", proc::root), (b"sys", proc::sys::root)]);
     run_first(strings(module, program));
     scheduler::idle()
 }
@@ -94,7 +95,7 @@ fn start_engine() {
     crate::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
 }
 
-/// Makes the folder /dev, when `tree::unpack` makes the root.
+/// Makes the folder /dev, when `unpack` makes the root.
 fn dev() -> Arc<Node> {
     devices::folder((b"userfaultfd", Node::device(Arc::new(userfault::Maker))))
 }
@@ -175,6 +176,8 @@ fn run_first(mut strings: Strings) {
     let process = Process::new(process::new_tid(), None);
     let process = process.expect("memory for a process");
     let console = Open::new(Arc::new(Console), O_RDWR, b"/dev/console");
+    // The ends of threads use these.
+    drop((table::of_ended(), Place::of_ended()));
     let files = FileTable::new(Default::default(), &process.descriptor_limit);
     for _ in 0..3 {
         files.add(console.clone(), 0, false).expect("room for a descriptor");

@@ -9,10 +9,10 @@
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::sockets;
 use crate::errno;
 use crate::files::buffer::{Part, UserBuffer};
-use crate::files::{node::node_of, open::Open, pipe, socket::Socket};
+use crate::files::socket::{self, Socket};
+use crate::files::{node::node_of, open::Open, pipe};
 use crate::platform::user::UserPtr;
 use crate::process::{renew, signal};
 use crate::sched::current;
@@ -310,19 +310,25 @@ fn pipe2(frame: &mut Frame) -> Answer {
 
 /// Makes a pipe and stores the descriptors of its ends at `out`.
 fn make_pipe(out: u64, flags: u32) -> Answer {
-    let files = &current().files;
     let (reader, writer) = pipe::new();
     let (close, keep) = (flags & O_CLOEXEC != 0, flags & O_NONBLOCK);
-    let reader = files.add(Open::new(Arc::new(reader), O_RDONLY | keep, b"pipe:"), 0, close)?;
-    let writer = match files.add(Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:"), 0, close) {
-        Ok(writer) => writer,
-        Err(error) => {
-            files.close(reader)?;
-            return Err(error);
-        }
-    };
-    UserPtr::<[u32; 2]>::new(out).write(&[reader as u32, writer as u32])?;
-    Ok(0)
+    let reader = Open::new(Arc::new(reader), O_RDONLY | keep, b"pipe:");
+    let writer = Open::new(Arc::new(writer), O_WRONLY | keep, b"pipe:");
+    return_both([reader, writer], close, out)
+}
+
+/// Stores the descriptors of two new open files in the two words at `out`. Closes both if that fails.
+pub fn return_both([first, second]: [Arc<Open>; 2], close_on_exec: bool, out: u64) -> Answer {
+    let files = &current().files;
+    let first = files.add(first, 0, close_on_exec)?;
+    let second = files.add(second, 0, close_on_exec);
+    let stored =
+        second.and_then(|second| UserPtr::<[u32; 2]>::new(out).write(&[first as u32, second as u32]));
+    if stored.is_err() {
+        let _ = files.close(first);
+        let _ = second.map(|second| files.close(second));
+    }
+    stored.map(|()| 0)
 }
 
 /// Writes to an open file, within the process's limit of file sizes. If a pipe or socket has no reader, also
@@ -332,12 +338,15 @@ fn make_pipe(out: u64, flags: u32) -> Answer {
 ///
 /// Fails like [`Open::write`].
 pub fn put(open: &Open, at: Option<u64>, from: &mut UserBuffer<'_>) -> Answer {
-    if let Some(socket) = Socket::of(open) {
-        return sockets::send(open, socket, from, sockets::attached(Vec::new())?, 0);
-    }
-    let written = open.write(at, from, renew::file_room);
-    if written == Err(errno::EPIPE) {
+    with_signal(open, open.write(at, from, renew::file_room).map(|bytes| bytes as u64))
+}
+
+/// Returns the answer of a call that writes to a file. If the file has no reader, sends SIGPIPE to the calling
+/// thread, except for a socket of messages.
+pub fn with_signal<R>(open: &Open, answer: Result<R, Errno>) -> Result<R, Errno> {
+    let is_stream = || Socket::of(open).is_none_or(|socket| socket.kind() == socket::Kind::Stream);
+    if matches!(answer, Err(errno::EPIPE)) && is_stream() {
         signal::to_itself(SIGPIPE);
     }
-    written.map(|bytes| bytes as u64)
+    answer
 }

@@ -7,13 +7,12 @@
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
-use crate::calls::descriptors::{MAX_TRANSFER, file};
+use crate::calls::descriptors::{MAX_TRANSFER, file, return_both, with_signal};
 use crate::errno;
 use crate::files::socket::message::{Credentials, Rights};
 use crate::files::socket::{self, Attached, How, Kind, Options, ROOM, Socket};
 use crate::files::{buffer::UserBuffer, open::Open};
 use crate::platform::user::{self, UserPtr};
-use crate::process::signal;
 use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -77,18 +76,9 @@ fn socketpair(frame: &mut Frame) -> Answer {
     };
     let ids = *current().process().ids.lock();
     let maker = [current().process().pid, ids.user.effective, ids.group.effective];
-    let (files, closes) = (&current().files, flags & O_CLOEXEC != 0);
-    let [first, second] = socket::pair(kind, maker)
+    let both = socket::pair(kind, maker, own_credentials)
         .map(|socket| Open::new(Arc::new(socket), O_RDWR | flags & O_NONBLOCK, b"socket:"));
-    let first = files.add(first, 0, closes)?;
-    let second = files.add(second, 0, closes);
-    let stored =
-        second.and_then(|second| UserPtr::<[u32; 2]>::new(out).write(&[first as u32, second as u32]));
-    if stored.is_err() {
-        let _ = files.close(first);
-        let _ = second.map(|second| files.close(second));
-    }
-    stored.map(|()| 0)
+    return_both(both, flags & O_CLOEXEC != 0, out)
 }
 
 /// Performs `bind`, which always fails: sockets have no addresses.
@@ -312,11 +302,8 @@ pub fn send(
     if flags & MSG_OOB != 0 {
         return Err(Errno::EOPNOTSUPP);
     }
-    let sent = socket.send(from, attached, is_nonblocking(open, flags));
-    if sent == Err(errno::EPIPE) && socket.kind() == Kind::Stream && flags & MSG_NOSIGNAL == 0 {
-        signal::to_itself(SIGPIPE);
-    }
-    sent.map(|bytes| bytes as u64)
+    let sent = socket.send(from, attached, is_nonblocking(open, flags)).map(|bytes| bytes as u64);
+    if flags & MSG_NOSIGNAL == 0 { with_signal(open, sent) } else { sent }
 }
 
 /// Decides about the receiver's address in a call that sends. Only datagrams can have a receiver other than

@@ -9,23 +9,19 @@
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::contents::copy;
-use crate::calls::descriptors::{MAX_TRANSFER, file, parts, put};
+use crate::calls::descriptors::{MAX_TRANSFER, file, parts, put, with_signal};
 use crate::calls::poll::wait_until_ready;
-use crate::calls::sockets;
 use crate::errno;
 use crate::files::pipe::{self, Pipe};
 use crate::files::pipe_queue::Page;
-use crate::files::{READABLE, WRITABLE, buffer::UserBuffer, open::Open, socket::Socket};
+use crate::files::{READABLE, WRITABLE, buffer::UserBuffer, open::Open};
 use crate::platform::user::UserPtr;
-use crate::process::signal;
 use crate::sched::{checkpoint, current};
-use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::PAGE_SIZE;
 use freehold::error::Errno;
 use freehold::remote::PinFlags;
 use linux_raw_sys::general::*;
-use linux_raw_sys::net::MSG_DONTWAIT;
 
 pub const CALLS: Calls = &[(__NR_splice, splice), (__NR_tee, tee), (__NR_vmsplice, vmsplice)];
 
@@ -105,13 +101,9 @@ fn splice(frame: &mut Frame) -> Answer {
 fn room_of(open: &Open, pipe: &Pipe, nonblock: bool) -> Result<usize, Errno> {
     loop {
         match pipe.room() {
-            Err(errno::EPIPE) => {
-                signal::to_itself(SIGPIPE);
-                return Err(errno::EPIPE);
-            }
             Ok(0) if nonblock => return Err(Errno::EAGAIN),
             Ok(0) => wait_until_ready(open, WRITABLE)?,
-            room => return room,
+            room => return with_signal(open, room),
         }
     }
 }
@@ -176,14 +168,7 @@ fn put_now(to: &Open, at: Option<u64>, from: &mut UserBuffer<'_>) -> Answer {
     if to.file.can_seek() {
         return put(to, at, from);
     }
-    if let Some(socket) = Socket::of(to) {
-        return sockets::send(to, socket, from, sockets::attached(Vec::new())?, MSG_DONTWAIT);
-    }
-    let written = to.file.write(0, from, true);
-    if written == Err(errno::EPIPE) {
-        signal::to_itself(SIGPIPE);
-    }
-    written.map(|bytes| bytes as u64)
+    with_signal(to, to.file.write(0, from, true).map(|bytes| bytes as u64))
 }
 
 fn tee(frame: &mut Frame) -> Answer {
@@ -220,7 +205,7 @@ fn vmsplice(frame: &mut Frame) -> Answer {
     for [base, len] in parts {
         let mut added = 0;
         while added < len {
-            match add_page(pipe, base.wrapping_add(added), len - added, nonblock || done > 0) {
+            match add_page(&open, pipe, base.wrapping_add(added), len - added, nonblock || done > 0) {
                 Ok(bytes) => (added, done) = (added + bytes, done + bytes),
                 Err(_) if done > 0 => return Ok(done),
                 Err(error) => return Err(error),
@@ -231,7 +216,7 @@ fn vmsplice(frame: &mut Frame) -> Answer {
 }
 
 /// Adds the caller's page at `at` to a pipe, up to `len` bytes of it. Returns the number of bytes.
-fn add_page(pipe: &Pipe, at: u64, len: u64, nonblock: bool) -> Answer {
+fn add_page(open: &Open, pipe: &Pipe, at: u64, len: u64, nonblock: bool) -> Answer {
     checkpoint()?;
     // The pin has no time limit, because the page stays in the pipe until a program reads it.
     let pins = current().space().pin_user_pages_fast(at, 1, PinFlags::LONGTERM);
@@ -239,8 +224,5 @@ fn add_page(pipe: &Pipe, at: u64, len: u64, nonblock: bool) -> Answer {
     let from = at % PAGE_SIZE;
     let bytes = len.min(PAGE_SIZE - from);
     let added = pipe.add_page(Page::new(pins, from as usize, (from + bytes) as usize), nonblock);
-    if added == Err(errno::EPIPE) {
-        signal::to_itself(SIGPIPE);
-    }
-    added.map(|()| bytes)
+    with_signal(open, added).map(|()| bytes)
 }

@@ -7,6 +7,7 @@
 //! | [`table`] | the descriptors of a thread |
 //! | [`buffer`] | the memory of a program that a call reads or writes |
 //! | [`tree`] | the root file system: names, directories, files whose contents Freehold holds |
+//! | [`unpack`] | the contents of the root file system at the start |
 //! | [`node`] | an open node of the tree |
 //! | [`access`] | files that are open for writing, and files that are executed |
 //! | [`pages`] | file contents that are read from the archive on demand |
@@ -42,6 +43,7 @@ pub mod socket;
 pub mod table;
 pub mod timer;
 pub mod tree;
+pub mod unpack;
 
 use crate::errno;
 use crate::platform::Machine;

@@ -187,6 +187,13 @@ fn copy_of(slots: &Slots) -> Result<Blocks, Errno> {
 /// Descriptors that threads share.
 pub type Descriptors = Arc<SpinLock<Blocks>>;
 
+/// Returns the descriptors of all threads that have ended: none. `start.rs` calls this function first, so that the
+/// end of a thread needs no memory.
+pub fn of_ended() -> Descriptors {
+    static NONE: SpinLock<Option<Descriptors>> = SpinLock::new(None);
+    NONE.lock().get_or_insert_with(Descriptors::default).clone()
+}
+
 /// A limit on descriptors (RLIMIT_NOFILE), which the threads of a process share.
 pub type Limit = Arc<AtomicUsize>;
 
@@ -388,7 +395,7 @@ impl FileTable {
 
     /// Leaves the descriptors at the end of the thread. Closes them all if no other thread has them.
     pub fn close_all(&self) {
-        let before = core::mem::take(&mut *self.slots.lock());
+        let before = core::mem::replace(&mut *self.slots.lock(), of_ended());
         drop(before);
     }
 }

@@ -1,5 +1,5 @@
-//! The root file system: a tree of nodes in memory, unpacked from the archive at the start. The engine holds
-//! the files' contents.
+//! The root file system: a tree of nodes in memory. `files/unpack.rs` fills it from the archive at the start.
+//! The engine holds the files' contents.
 //!
 //! A spin lock per directory guards its entries, so lookups lock one directory at a time. `files/names.rs`
 //! changes names under a lock of its own. `files/node.rs` has the open file of a node, and `proc/` has the
@@ -34,7 +34,6 @@ use freehold::counted::Counted;
 use freehold::error::Errno;
 use freehold::file::{Mapping, Zeroes};
 use freehold::hugetlb::HugePageSize;
-use freehold_kernel::cpio;
 
 /// Maximum number of symbolic links in one lookup.
 const MAX_LINKS: usize = 40;
@@ -400,7 +399,7 @@ impl Node {
 
 /// Returns the root directory.
 pub fn root() -> Arc<Node> {
-    // Acquire pairs with the release of `unpack`.
+    // Acquire pairs with the release of `set_root`.
     let root = ROOT.load(Acquire);
     assert!(!root.is_null(), "there is no root file system");
     // SAFETY: the pointer comes from `Arc::into_raw`, and that reference is never dropped.
@@ -408,6 +407,11 @@ pub fn root() -> Arc<Node> {
         Arc::increment_strong_count(root);
         Arc::from_raw(root)
     }
+}
+
+/// Makes a directory the root. Called once, at boot.
+pub(super) fn set_root(root: Arc<Node>) {
+    ROOT.store(Arc::into_raw(root).cast_mut(), Release);
 }
 
 /// Returns the node that a path names, beginning in `from`. With `follow`, a symbolic link at the end of the
@@ -559,43 +563,4 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
         path.extend_from_slice(b" (deleted)");
     }
     path
-}
-
-/// A name in the root directory, and the function that makes the directory.
-pub type Mount = (&'static [u8], fn() -> Arc<Node>);
-
-/// Makes the root file system from an archive, or from a single program, which becomes `/program`. The
-/// directories in `mounts` are added before the entries of the archive. Called once, at boot.
-pub fn unpack(module: &'static [u8], mounts: &[Mount]) {
-    let root = Node::directory(0o755);
-    ROOT.store(Arc::into_raw(root.clone()).cast_mut(), Release);
-    if module.starts_with(b"\x7fELF") {
-        let program = Node::archived(0o755, module).expect("memory for the first program");
-        root.insert(b"program", program).expect("an empty directory");
-    }
-    root.insert(b"tmp", Node::directory(0o1777)).expect("a root without /tmp");
-    for (name, make) in mounts {
-        root.insert(name, make()).expect("names that differ");
-    }
-    for entry in cpio::entries(module) {
-        if let Err(error) = add(&root, &entry) {
-            let name = core::str::from_utf8(entry.name).unwrap_or("?");
-            crate::arch::report::say!("cannot unpack {name} from the initial file system: {error:?}");
-        }
-    }
-}
-
-/// Adds the node of an entry of the archive.
-fn add(root: &Arc<Node>, entry: &cpio::Entry<'static>) -> Result<(), Errno> {
-    let (directory, name) = lookup_parent(root, entry.name, false)?;
-    // The archive may list a directory that exists already.
-    let Some(name) = name.filter(|name| directory.child(name).is_err()) else { return Ok(()) };
-    let node = match entry.mode & 0o170_000 {
-        DIRECTORY => Node::directory(entry.mode),
-        LINK => Node::link(entry.contents),
-        REGULAR => Node::archived(entry.mode, entry.contents)?,
-        // Only the kernel makes devices.
-        _ => return Ok(()),
-    };
-    directory.insert(&name, node)
 }

@@ -20,9 +20,16 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the place of the first thread, and of a thread that has ended.
+    /// Returns the place of the first thread.
     pub fn first() -> Arc<Self> {
         Arc::new(Place { directory: SpinLock::new(tree::root()), umask: AtomicU32::new(0o022) })
+    }
+
+    /// Returns the place of all threads that have ended. `start.rs` calls this function first, so that the end of
+    /// a thread needs no memory.
+    pub fn of_ended() -> Arc<Self> {
+        static PLACE: SpinLock<Option<Arc<Place>>> = SpinLock::new(None);
+        PLACE.lock().get_or_insert_with(Self::first).clone()
     }
 
     /// Returns a place with the same directory and the same mask, which no other thread shares.

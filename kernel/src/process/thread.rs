@@ -178,7 +178,7 @@ impl PosixThread {
 
     /// Drops the reference to the working directory, at the end of the thread.
     pub fn leave_place(&self) {
-        self.set_place(Place::first());
+        self.set_place(Place::of_ended());
     }
 
     fn set_place(&self, place: Arc<Place>) {

@@ -184,6 +184,7 @@ pub fn check_cycles(rights: &Rights, sender: &Socket) -> Result<Option<MutexGuar
         if seen.contains_key(&at) {
             continue;
         }
+        // As many files as may be in flight can be in one queue (`bounds.c` of the tests).
         socket.with_sides(|own, _| {
             for below in own.queue.iter().flat_map(|message| message.rights.sockets()) {
                 charge::reserve(&mut rest, 1)?;

@@ -68,6 +68,8 @@ struct Pair {
     inodes: [u64; 2],
     /// The process that made the pair.
     maker: Credentials,
+    /// Returns the credentials of the calling process, which this layer does not know.
+    sender: fn() -> Credentials,
     /// The account of this process. Messages are charged to it, because their senders may end before they are
     /// received.
     account: Arc<Account>,
@@ -133,12 +135,13 @@ impl Default for Options {
     }
 }
 
-/// Makes two connected sockets.
-pub fn pair(kind: Kind, maker: Credentials) -> [Socket; 2] {
+/// Makes two connected sockets. `sender` returns the credentials of a process that writes to a socket.
+pub fn pair(kind: Kind, maker: Credentials, sender: fn() -> Credentials) -> [Socket; 2] {
     let pair = Arc::new(Pair {
         kind,
         inodes: [tree::new_inode(), tree::new_inode()],
         maker,
+        sender,
         account: current().account.clone(),
         state: SpinLock::default(),
         receiving: [Mutex::new(), Mutex::new()],
@@ -249,9 +252,9 @@ impl File for Socket {
         Ok(self.receive(to, How { nonblock, ..How::default() })?.bytes)
     }
 
-    /// Sends a message without a sender. `calls/sockets.rs` sends the messages of programs.
+    /// Sends a message without descriptors.
     fn write(&self, _: u64, from: &mut UserBuffer<'_>, nonblock: bool) -> Result<usize, Errno> {
-        self.send(from, Attached::default(), nonblock)
+        self.send(from, Attached::none((self.pair.sender)()), nonblock)
     }
 
     fn stat(&self) -> Stat {

@@ -5,7 +5,7 @@
 //! a stream stops behind a message with files. If it gets credentials, it also stops where the credentials
 //! change. The order of errors is that of Linux. `mod.rs` describes the locks.
 
-use super::message::{Credentials, Message, NOBODY, Rights, check_cycles};
+use super::message::{Credentials, Message, Rights, check_cycles};
 use super::{Kind, READS, Side, Socket, WRITES};
 use crate::arch::clock;
 use crate::errno;
@@ -27,9 +27,10 @@ pub struct Attached {
     pub sender: Credentials,
 }
 
-impl Default for Attached {
-    fn default() -> Self {
-        Attached { rights: Rights::default(), sender: NOBODY }
+impl Attached {
+    /// Returns the parts of a message without descriptors.
+    pub fn none(sender: Credentials) -> Self {
+        Attached { rights: Rights::default(), sender }
     }
 }
 
