@@ -178,6 +178,11 @@ pub trait File: Send + Sync {
         None
     }
 
+    /// Returns the sum of [`Open::left`](open::Open::left) of the files in flight to this file.
+    fn left_in_flight(&self, _survey: u64, _depth: u32) -> u64 {
+        0
+    }
+
     /// Returns the concrete type, for calls on one kind of file: `as_any().downcast_ref()`.
     fn as_any(&self) -> Option<&dyn core::any::Any> {
         None

@@ -41,7 +41,7 @@ pub struct Open {
     /// The epolls that watch the file, one element for each descriptor in a set. Some of them may be closed.
     /// `files/epoll.rs` changes the list.
     pub(super) watchers: SpinLock<Vec<Weak<Open>>>,
-    _charge: Charge,
+    charge: Charge,
 }
 
 /// Bytes of kernel memory for an open file without its name: the open file, the file, and what the file has
@@ -59,12 +59,20 @@ impl Open {
             name: name.to_vec(),
             mapped: SpinLock::new(None),
             watchers: SpinLock::new(Vec::new()),
-            _charge: Charge::new(COST + name.len()),
+            charge: Charge::new(COST + name.len()),
         })
     }
 
     fn flags(&self) -> u32 {
         self.flags.load(Relaxed)
+    }
+
+    /// Returns the bytes that ended processes have left and that the survey with this number has not counted: those
+    /// of the process that opened the file, and those of files in flight to the file if it is a socket. Follows
+    /// sockets in flight `depth` times.
+    pub fn left(&self, survey: u64, depth: u32) -> u64 {
+        let in_flight = depth.checked_sub(1).map_or(0, |depth| self.file.left_in_flight(survey, depth));
+        self.charge.left(survey) + in_flight
     }
 
     /// Returns true if the file is open with O_PATH: it has a place in the tree, and cannot be used.

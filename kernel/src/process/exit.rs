@@ -165,6 +165,8 @@ fn become_zombie(process: &Arc<Process>) {
     // The last reference to a process may be dropped in an interrupt, where no file may be freed.
     let exe = process.exe.lock().take();
     drop(exe);
+    // What is left belongs to files that other processes have.
+    process.account.end();
     tell(process, status);
 }
 

@@ -9,8 +9,9 @@
 //! | a call fails with ENOMEM because memory is short | the largest process ends and the call is repeated; if that is the caller's process, the call fails |
 //! | a call begins while half of the reserve is used | the largest process ends before the call is performed |
 //!
-//! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory that
-//! it has caused (`sched/charge.rs`), in pages. As on Linux, oom_score_adj adds thousandths of all memory, and
+//! The size of a process is the sum of its resident pages, its page tables, its VMAs, the kernel memory that it has
+//! caused (`sched/charge.rs`), and the kernel memory that ended processes have left in files that this process
+//! has, in pages. As on Linux, oom_score_adj adds thousandths of all memory, and
 //! -1000 exempts the process. The first process ends only if there is no other, because its end stops the
 //! machine. The thread that found memory short frees the private pages of the other process (`victim.rs`), which
 //! may be unable to end soon, and waits for its end if memory is still short. A killed process needs no memory
@@ -28,7 +29,7 @@ use crate::process::{self, Process, exit, names::short_name, status::Status, vic
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{checkpoint, current};
 use alloc::sync::Arc;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 use linux_raw_sys::general::SIGKILL;
 
@@ -72,9 +73,28 @@ fn size(process: &Process) -> Option<i64> {
     // The lock is released before the space is used, because its last reference frees memory.
     let space = process.space.lock().clone()?;
     let kernel = space.page_table_bytes() + space.counts().map_count * VMA_BYTES;
-    let pages = space.rss().total() + (kernel / PAGE_SIZE + process.account.pages()) as i64;
+    let own = kernel + process.account.bytes() + left_to(process);
+    let pages = space.rss().total() + (own / PAGE_SIZE) as i64;
     let adjustment = process.oom_score.load(Relaxed);
     Some((pages + adjustment * (total_bytes() / PAGE_SIZE) as i64 / 1000).max(1))
+}
+
+/// Returns the bytes that ended processes have left in files that this process has.
+fn left_to(process: &Process) -> u64 {
+    static SURVEYS: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: the number only has to differ from others.
+    let survey = SURVEYS.fetch_add(1, Relaxed) + 1;
+    let (mut sum, mut last) = (0, 0);
+    for place in 0.. {
+        let Some(thread) = process.threads.lock().get(place).cloned() else { break };
+        // Usually all threads have the same table.
+        let table = thread.files.address();
+        if table != last {
+            sum += thread.files.left(survey);
+        }
+        last = table;
+    }
+    sum
 }
 
 /// The processes that have not ended.

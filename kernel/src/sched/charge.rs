@@ -7,7 +7,8 @@
 //! - A call that allocates more, or that makes an object which outlives the call, first calls [`admit`] or
 //!   [`reserve`], which fail with ENOMEM once only the reserve is left. Paths that free memory do not ask.
 //! - An object that outlives its call has a [`Charge`], which counts its bytes for the process that made it.
-//!   `process/shortage.rs` ends the process with the most memory if memory runs out.
+//!   `process/shortage.rs` ends the process with the most memory if memory runs out. What a process leaves
+//!   behind counts for the processes that have files of it.
 //! - Names, files and attributes may outlive every process, so no end of a process frees them. They are charged
 //!   to all files together, which may have an eighth of memory. [`admit_to_files`] then fails with ENOSPC.
 //!
@@ -69,6 +70,11 @@ impl Charge {
         }
         self.set(bytes as usize);
         Ok(())
+    }
+
+    /// Returns the bytes in the account of the charge, if its process has ended: see [`Account::left`].
+    pub fn left(&self, survey: u64) -> u64 {
+        self.account().left(survey)
     }
 
     /// Changes the number of bytes.

@@ -310,6 +310,71 @@ static int many_descriptors(long i) {
 
 static void descriptors(void) { survive(many_descriptors, 0); }
 
+// Passes the descriptors of full pipes to the flood, from a child that ends. The flood has hardly caused any memory.
+static int pipes_of_a_child(long i) {
+    static int meeting[2];
+    enum { PIPES = 8 };
+    int got[PIPES];
+    char byte = 1, control[CMSG_SPACE(sizeof got)];
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    if (i == 0) CHECK(!socketpair(AF_UNIX, SOCK_STREAM, 0, meeting));
+    pid_t child = fork();
+    if (child < 0) return -1;
+    if (child == 0) {
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        *header = (struct cmsghdr){CMSG_LEN(sizeof got), SOL_SOCKET, SCM_RIGHTS};
+        for (int n = 0; n < PIPES; n++) {
+            int ends[2];
+            if (pipe2(ends, O_NONBLOCK) || write(ends[1], buffer, 65536) != 65536) _exit(1);
+            got[n] = ends[0];
+        }
+        memcpy(CMSG_DATA(header), got, sizeof got);
+        _exit(sendmsg(meeting[0], &message, 0) == 1 ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    if (status) {
+        errno = ENOMEM;
+        return -1;
+    }
+    CHECK(recvmsg(meeting[1], &message, 0) == 1);
+    return 0;
+}
+
+static void touch(long bytes) {
+    char *memory = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    memset(memory, 1, bytes);
+}
+
+// Of two processes, the one with the files of ended processes has to end, although the other has more memory.
+static void left_pipes(void) {
+    enum { SIZE = 8 << 20 };
+    int status;
+    pid_t bystander = fork();
+    if (bystander == 0) {
+        touch(SIZE);
+        for (;;) pause();
+    }
+    report = eventfd(0, 0);
+    pid_t child = fork();
+    if (child == 0) flood(pipes_of_a_child);
+    struct pollfd polled = {report, POLLIN, 0};
+    while (poll(&polled, 1, 10) == 0 && waitpid(child, 0, WNOHANG) == 0) continue;
+    pid_t needy = fork();
+    if (needy == 0) {
+        touch(SIZE / 2);
+        _exit(0);
+    }
+    CHECK(waitpid(needy, &status, 0) == needy && status == 0);
+    CHECK(waitpid(bystander, 0, WNOHANG) == 0);
+    kill(child, SIGKILL);
+    kill(bystander, SIGKILL);
+    while (waitpid(-1, 0, 0) > 0) continue;
+    close(report);
+}
+
 static int timer(long i) {
     timer_t id;
     (void)i;
@@ -453,6 +518,7 @@ int main(int count, char **arguments) {
     PART(attributes);
     PART(watched_descriptors);
     PART(descriptors);
+    PART(left_pipes);
     PART(timers);
     PART(processes);
     PART(processes_that_nobody_waits_for);

@@ -131,6 +131,11 @@ impl Rights {
         Ok(files)
     }
 
+    /// Returns the sum of [`Open::left`] of the files.
+    pub fn left(&self, survey: u64, depth: u32) -> u64 {
+        self.0.iter().map(|open| open.left(survey, depth)).sum()
+    }
+
     /// Returns the sockets among the files.
     fn sockets(&self) -> impl Iterator<Item = &Arc<Open>> {
         self.0.iter().filter(|open| Socket::of(open).is_some())
