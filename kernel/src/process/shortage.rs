@@ -9,9 +9,9 @@
 //! | a call fails with ENOMEM because memory is short | the largest process ends and the call is repeated; if that is the caller's process, the call fails |
 //! | a call begins while half of the reserve is used | the largest process ends before the call is performed |
 //!
-//! The size of a process is the sum of its resident pages, its page tables, its VMAs, the kernel memory that it has
-//! caused (`sched/charge.rs`), and the kernel memory that ended processes have left in files that this process
-//! has, in pages. As on Linux, oom_score_adj adds thousandths of all memory, and
+//! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory that it
+//! has caused (`sched/charge.rs`), in pages. Kernel memory that ended processes have left counts for the
+//! processes that have files of it. As on Linux, oom_score_adj adds thousandths of all memory, and
 //! -1000 exempts the process. The first process ends only if there is no other, because its end stops the
 //! machine. The thread that found memory short frees the private pages of the other process (`victim.rs`), which
 //! may be unable to end soon, and waits for its end if memory is still short. A killed process needs no memory

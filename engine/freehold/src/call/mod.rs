@@ -30,7 +30,7 @@ mod mseal;
 mod msync;
 pub(crate) mod munmap;
 mod pkeys;
-pub(crate) mod reap;
+mod reap;
 mod remap_file_pages;
 mod shm;
 mod special;

@@ -7,30 +7,17 @@
 //! drivers stay until the process ends, because other processes may still need them, or because a pool or a
 //! driver must be told.
 //!
-//! An empty entry of such memory may stand for lost contents, so no fault fills it any more, whether the
-//! program, the kernel or another process makes the access: a reader must not take zeroes for data (hazard
-//! C-66). Two protections enforce this:
+//! `space/reaped.rs` keeps later accesses from taking zeroes for the contents of removed pages.
 //!
-//! - `reaped` is set before the first page is removed. Whoever finds an entry empty because of the removal
-//!   also finds `reaped` set, and installs nothing ([`may_have_lost_pages`](AddressSpace::may_have_lost_pages)).
-//! - fork and MADV_COLLAPSE look at `reaped` under the mmap lock for writing, which excludes the removal.
-//!
-//! `tests/reap.rs` tests which pages stay, and `shuttle_engine/reap.rs` runs it concurrently with faults, fork,
-//! munmap and the end of the process.
+//! `tests/reap.rs` tests which pages stay, and `shuttle_engine/reap.rs` runs it concurrently with faults,
+//! fork, munmap and the end of the process.
 
 use crate::{
     platform::Platform,
-    space::{AddressSpace, change::vma_ranges::VmaRanges},
-    vma::{Vma, flags::VmFlags},
+    space::{AddressSpace, change::vma_ranges::VmaRanges, reaped::loses_pages},
     wait::Rounds,
 };
-use freehold_sync::{
-    Killed,
-    atomic::{
-        Ordering::{Relaxed, Release},
-        fence,
-    },
-};
+use freehold_sync::Killed;
 
 impl<P: Platform> AddressSpace<P> {
     /// Unmaps the private pages of all VMAs, including locked ones, so that a killed process frees most of
@@ -38,9 +25,8 @@ impl<P: Platform> AddressSpace<P> {
     /// stay mapped.
     ///
     /// A later access to a private page that is not mapped fails like an access beyond the end of a file, and
-    /// so does an access by the kernel or by another process. fork fails. The caller therefore must have killed
-    /// all tasks of the address space. If other processes share the address space, the caller must have killed
-    /// them, too.
+    /// so does an access by the kernel or by another process. fork fails. The caller therefore must have
+    /// killed all tasks of the address space, also those of other processes that share it.
     ///
     /// # Errors
     ///
@@ -66,10 +52,7 @@ impl<P: Platform> AddressSpace<P> {
     /// assert!(space.fork().is_err());
     /// ```
     pub fn reap(&self) -> Result<(), Killed> {
-        // Relaxed: the fence orders this store before each removal. The fence pairs with the acquire load of an
-        // entry that was removed.
-        self.reaped.store(1, Relaxed);
-        fence(Release);
+        self.begin_reaping();
         let (mut at, mut rounds) = (0, Rounds::new());
         loop {
             rounds.again::<P>()?;
@@ -81,25 +64,4 @@ impl<P: Platform> AddressSpace<P> {
             at = part.end();
         }
     }
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// Returns true once [`reap`](Self::reap) has begun.
-    pub(crate) fn is_reaped(&self) -> bool {
-        // Relaxed: the caller has found an empty entry by an acquire load, or holds the mmap lock.
-        self.reaped.load(Relaxed) != 0
-    }
-
-    /// Returns true if an empty entry of the VMA may stand for a page that [`reap`](Self::reap) has removed. The
-    /// caller has found the entry empty before, by an acquire load.
-    #[inline(always)]
-    pub(crate) fn may_have_lost_pages(&self, vma: &Vma<P>) -> bool {
-        self.is_reaped() && loses_pages(vma)
-    }
-}
-
-/// Returns true if the pages of the VMA belong to the process alone.
-#[cold]
-pub(crate) fn loses_pages<P: Platform>(vma: &Vma<P>) -> bool {
-    !vma.flags().intersects(VmFlags::SHARED | VmFlags::HUGETLB | VmFlags::SPECIAL)
 }

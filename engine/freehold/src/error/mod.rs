@@ -245,7 +245,7 @@ verb_error! {
         OutOfMemory => ENOMEM,
         /// The commit limit would be exceeded.
         Limit => ENOMEM,
-        /// A fatal signal arrived while waiting for a lock.
+        /// A fatal signal arrived while waiting for a lock, or pages of a killed process were removed.
         Killed => EINTR,
     }
 }

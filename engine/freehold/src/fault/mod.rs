@@ -52,12 +52,11 @@ pub(crate) use outcome::{FaultOutcome, WaitFor, check_access, permits};
 
 use crate::{
     PAGE_SIZE, VirtAddr,
-    call::reap::loses_pages,
     file::Object,
     platform::Platform,
     space::{
         AddressSpace, claim::RangeClaim, held_lock::HeldLock, range_writer::RangeWriterState,
-        shortage::ShortageRounds, state::counters::FaultEnd, vma_lock::AddressState,
+        reaped::loses_pages, shortage::ShortageRounds, state::counters::FaultEnd, vma_lock::AddressState,
     },
     vma::{
         Vma,

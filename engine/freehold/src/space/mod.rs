@@ -37,6 +37,7 @@ mod pkeys;
 pub(crate) mod placement;
 pub(crate) mod placement_request;
 pub(crate) mod range_writer;
+pub(crate) mod reaped;
 pub(crate) mod shortage;
 mod speculate;
 pub(crate) mod state;
@@ -231,7 +232,7 @@ pub struct AddressSpace<P: Platform> {
     mdwe: AtomicU32,
     /// See the module [`thp`]. A single word, read and written on its own.
     thp_disable: AtomicU32,
-    /// 1 once [`reap`](Self::reap) has begun, otherwise 0. See `call/reap.rs` for the memory order.
+    /// 1 once [`reap`](Self::reap) has begun, otherwise 0. See `space/reaped.rs`.
     pub(crate) reaped: AtomicU32,
     /// The locking designs in use; fixed.
     pub(crate) locking: Locking,
