@@ -323,6 +323,7 @@ const ABOUT_CODE: &[&str] = &[
     "guide/five-steps.md",
     "guide/locking.md",
     "guide/faults.md",
+    "guide/files.md",
     "guide/munmap.md",
     "guide/ranges.md",
     "guide/page-tables.md",

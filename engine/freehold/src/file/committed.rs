@@ -81,8 +81,8 @@ impl<P: Platform> Mapping<P> {
         self.pager().reads_zeroes()
     }
 
-    /// Counts `pages` that left the cache and uncommits them if they were committed. The caller holds the
-    /// invalidate lock.
+    /// Counts `pages` that left the cache, or whose read failed, and uncommits them if they were committed.
+    /// For pages that left the cache, the caller holds the invalidate lock.
     pub(crate) fn pages_went(&self, pages: u64) {
         self.invalidate.went(pages);
         if self.committed == Committed::Pages && pages != 0 {

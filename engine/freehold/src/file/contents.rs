@@ -6,7 +6,10 @@
 //! the backing store by `change/write_back.rs`.
 //!
 //! A write holds the content lock for writing, so writes of one file do not overlap and the size is stable. A
-//! read does not take the content lock.
+//! read does not take the content lock. No task waits for a pager while it holds the lock, because a
+//! truncation needs the lock to remove a page whose read hangs: a step that needs an absent page returns
+//! [`Stop::Absent`], and [`with_content`](Mapping::with_content) releases the lock, reads the page, and
+//! starts again. A write of a whole page does not read it.
 //!
 //! A write must publish the size after the bytes, because a reader that sees the new size reads them without
 //! a lock. `tests/files/mapped.rs` tests reads and writes together with mappings.
@@ -19,9 +22,24 @@ use crate::{
     PAGE_SIZE,
     file::{MAX_BYTES, zero},
     platform::Platform,
+    wait::Rounds,
 };
 use core::ops::Range;
 use freehold_vmspace::{PageIndex, PageRange};
+
+/// The reason why a step under the content lock cannot continue.
+pub(in crate::file) enum Stop {
+    /// This page must first be read, without the lock.
+    Absent(PageIndex),
+    /// The operation fails.
+    Failed(FillError),
+}
+
+impl<E: Into<FillError>> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Stop::Failed(error.into())
+    }
+}
 
 impl<P: Platform> Mapping<P> {
     /// Reads bytes at `offset`, up to the end of the file. Returns the number of bytes read.
@@ -82,7 +100,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing; then the locks of [`fill`](Self::fill).
+    /// The file's content lock for writing, which is released while a page is read; then the locks of
+    /// [`fill`](Self::fill).
     ///
     /// # Examples
     ///
@@ -104,22 +123,71 @@ impl<P: Platform> Mapping<P> {
         if end.is_none() {
             return Err(FillError::BeyondEnd);
         }
-        let _content = self.content.write();
-        self.may_change()?;
         let mut done = 0;
-        while done < data.len() {
-            let at = offset + done as u64;
-            match self.write_part(at, &data[done..]) {
-                Ok(len) => done += len,
-                Err(error) if done == 0 => return Err(error),
-                Err(_) => break,
+        let written = self.with_content(|| {
+            self.may_change()?;
+            // These pages stay in the cache until the end of the write, which is therefore not interrupted by
+            // another write.
+            let _kept = self.keep_parts(offset + done as u64, &data[done..])?;
+            while done < data.len() {
+                done += self.write_part(offset + done as u64, &data[done..])?;
+            }
+            Ok(())
+        });
+        if done == 0 { written.map(|()| 0) } else { Ok(done) }
+    }
+
+    /// Calls `step` with the content lock held for writing. If `step` needs a page that is absent, releases
+    /// the lock, reads the page and calls `step` again. `step` has then changed nothing, or continues behind
+    /// its change.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of `step`, or if the page cannot be read.
+    pub(in crate::file) fn with_content<R>(
+        &self,
+        mut step: impl FnMut() -> Result<R, Stop>,
+    ) -> Result<R, FillError> {
+        let mut rounds = Rounds::new();
+        loop {
+            let content = self.content.write();
+            let absent = match step() {
+                Ok(done) => return Ok(done),
+                Err(Stop::Failed(error)) => return Err(error),
+                Err(Stop::Absent(index)) => index,
+            };
+            drop(content);
+            match self.fill(absent) {
+                Ok(()) | Err(FillError::BeyondEnd) => {}
+                Err(error) => return Err(error),
+            }
+            rounds.again::<P>()?;
+        }
+    }
+
+    /// Returns references to the pages of which a write of `data` keeps a part: at its start, at its end, and
+    /// at the end of the file. The caller holds `content` for writing.
+    fn keep_parts(&self, at: u64, data: &[u8]) -> Result<[Option<CachedPage<'_, P>>; 3], Stop> {
+        let (size, end) = (self.size(), at + data.len() as u64);
+        let starts = !at.is_multiple_of(PAGE_SIZE) || at / PAGE_SIZE == end / PAGE_SIZE;
+        let parts = [
+            (starts, at),
+            (!end.is_multiple_of(PAGE_SIZE), end),
+            (at > size && !size.is_multiple_of(PAGE_SIZE), size),
+        ];
+        let mut kept = [const { None }; 3];
+        let reads = !data.is_empty() && self.waits_for_pager();
+        for ((is_part, byte), kept) in parts.into_iter().zip(&mut kept).filter(|_| reads) {
+            let index = PageIndex::of_byte(byte);
+            if is_part && index < self.end() {
+                *kept = Some(self.get_page(index).ok_or(Stop::Absent(index))?);
             }
         }
-        Ok(done)
+        Ok(kept)
     }
 
     /// Writes the part of `data` that fits into one page. The caller holds `content` for writing.
-    fn write_part(&self, at: u64, data: &[u8]) -> Result<usize, FillError> {
+    fn write_part(&self, at: u64, data: &[u8]) -> Result<usize, Stop> {
         let start = at % PAGE_SIZE;
         let len = data.len().min((PAGE_SIZE - start) as usize);
         let (size, end) = (self.size(), at + len as u64);
@@ -128,10 +196,15 @@ impl<P: Platform> Mapping<P> {
             self.zero_behind(size, at)?;
         }
         let charge = self.charge_growth(size, end.max(size))?;
-        let page = self.page_to_write(PageIndex::of_byte(at))?;
-        let platform = self.files().platform();
-        platform.write_frame(*page, start as usize, &data[..len]);
-        platform.frame(*page).set_dirty();
+        let (index, data) = (PageIndex::of_byte(at), &data[..len]);
+        let whole = len as u64 == PAGE_SIZE && self.waits_for_pager();
+        while !(whole && self.get_any(index).is_none() && self.put_whole_page(index, data)?) {
+            let Some(page) = self.page_to_write(index, whole)? else { continue };
+            let platform = self.files().platform();
+            platform.write_frame(*page, start as usize, data);
+            platform.frame(*page).set_dirty();
+            break;
+        }
         // The size is published last: a reader that sees the new size also finds the bytes.
         if end > size {
             self.publish_size(end);
@@ -140,12 +213,14 @@ impl<P: Platform> Mapping<P> {
         Ok(len)
     }
 
-    /// Returns a page, which may lie beyond the current end of the file. The caller holds `content` for
-    /// writing.
-    fn page_to_write(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
+    /// Returns a page, which may lie beyond the current end of the file. Returns `None` if the page is absent
+    /// and will be overwritten as a whole. The caller holds `content` for writing.
+    fn page_to_write(&self, index: PageIndex, whole: bool) -> Result<Option<CachedPage<'_, P>>, Stop> {
         loop {
             match self.get_any(index) {
-                Some(page) => return Ok(page),
+                Some(page) => return Ok(Some(page)),
+                None if whole => return Ok(None),
+                None if index < self.end() && self.waits_for_pager() => return Err(Stop::Absent(index)),
                 None if index < self.end() => self.fill(index)?,
                 None => self.fill_new(index)?,
             }
@@ -154,29 +229,37 @@ impl<P: Platform> Mapping<P> {
 
     /// Returns the page of which a part is to be zeroed. Returns `None` if the page is absent from shared
     /// memory whose pager returns zeroes: such a page is zero without being allocated.
-    pub(super) fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, FillError> {
+    pub(super) fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, Stop> {
+        if self.waits_for_pager() {
+            return self.get_page(index).map(Some).ok_or(Stop::Absent(index));
+        }
         let zeroes = self.is_shmem() && self.pager().reads_zeroes();
         let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
-        if absent { Ok(None) } else { self.page(index).map(Some) }
+        if absent { Ok(None) } else { Ok(Some(self.page(index)?)) }
     }
 
     /// Zeroes bytes within one page.
-    pub(super) fn zero_part(&self, bytes: Range<u64>) -> Result<(), FillError> {
+    pub(super) fn zero_part(&self, bytes: Range<u64>) -> Result<(), Stop> {
         if self.huge.is_some() {
             self.zero_part_huge(bytes);
             return Ok(());
         }
         let Some(page) = self.page_to_zero(PageIndex::of_byte(bytes.start))? else { return Ok(()) };
+        self.zero_page_part(&page, bytes);
+        Ok(())
+    }
+
+    /// Zeroes bytes within `page`, which contains them.
+    pub(super) fn zero_page_part(&self, page: &CachedPage<'_, P>, bytes: Range<u64>) {
         let platform = self.files().platform();
         let offset = bytes.start % PAGE_SIZE;
-        zero(platform, *page, offset..offset + (bytes.end - bytes.start));
-        platform.frame(*page).set_dirty();
-        Ok(())
+        zero(platform, **page, offset..offset + (bytes.end - bytes.start));
+        platform.frame(**page).set_dirty();
     }
 
     /// Zeroes the bytes of the last page that lie beyond the end of the file, before the file grows from
     /// `old` to `new` bytes. Stores through mappings may have changed those bytes.
-    pub(in crate::file) fn zero_behind(&self, old: u64, new: u64) -> Result<(), FillError> {
+    pub(in crate::file) fn zero_behind(&self, old: u64, new: u64) -> Result<(), Stop> {
         let end = new.min(old.next_multiple_of(PAGE_SIZE));
         if old < end { self.zero_part(old..end) } else { Ok(()) }
     }

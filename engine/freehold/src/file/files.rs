@@ -6,7 +6,7 @@
 //! has its own lock, or is a single word. State that only address spaces need is in `Engine` instead.
 //! `memory` must stay the last field, because the fields before it free frames into it.
 
-use super::{file_list::FileList, kinds::shmem_huge::SharedBlocks};
+use super::{cache::reading::Turns, file_list::FileList, kinds::shmem_huge::SharedBlocks};
 use crate::{
     committed::CommittedMemory,
     counted::{Counted, Shared},
@@ -33,6 +33,8 @@ pub struct Files<P: Platform> {
     pub(crate) kept: Option<CommittedMemory<P>>,
     /// The sizes of [`SharedBlocks`], packed into one word. Read and written atomically, without a lock.
     shared_blocks: AtomicU64,
+    /// The counters that tasks sleep on while a page of a file is being read. Atomic, without a lock.
+    pub(super) reads: Turns,
     /// Kind of lock that implements the i_mmap lock of each file.
     pub(crate) file_rmap: FileRmap,
     /// Statistics of the i_mmap locks, if statistics are enabled.
@@ -86,6 +88,7 @@ impl<P: Platform> Files<P> {
             committed,
             kept,
             shared_blocks,
+            reads: Turns::new(),
             file_rmap,
             lock_stats,
             memory,

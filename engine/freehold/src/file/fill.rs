@@ -1,27 +1,37 @@
 //! Adding pages to the cache. A page is read from the pager, filled by a program, or zeroed when a file
 //! grows.
 //!
-//! A page is added with the invalidate lock held for reading, so several tasks can add pages, but no task
-//! removes pages at the same time. The pager may sleep and is called under this lock. The caller must
-//! therefore hold no lock of an address space. If two tasks add the same page, only the first
+//! A page whose contents the engine has is added with the invalidate lock held for reading, so several tasks
+//! can add pages, but no task removes pages at the same time. If two tasks add the same page, only the first
 //! compare-and-swap of the word succeeds, and the page of the second task is freed.
+//!
+//! A page that must be read is only marked under this lock. The pager reads it with no lock held, and all
+//! tasks that need the page wait for that one read (`read.rs`, `cache/reading.rs`). Every path that needs a
+//! page comes through [`fill`](Mapping::fill), or through `read_ahead`, which does not wait. The caller holds
+//! no lock of an address space, because the wait may be long.
 //!
 //! `cache/new_page.rs` describes a page that is not published yet. `remove.rs` removes pages. `kinds/huge.rs`
 //! adds pages to files of huge pages, and `kinds/direct.rs` adds frames of storage.
 //!
 //! The page must have its contents and its record before it is published, because lookups take no lock. A new
-//! way to fill a page calls `add_page`, which keeps this order. A fill that fails leaves the cache unchanged
-//! and leaves no tree nodes behind. `shuttle_engine/waiting.rs` fills from a backing store whose reads take
-//! long, concurrently with truncation.
+//! way to make a page calls `add_page`, which keeps this order. A fill that fails leaves the cache unchanged
+//! and leaves no tree nodes behind. `files::reads` (`engine/freehold/tests`) and `shuttle_engine/waiting.rs`
+//! fill from backing stores whose reads take long, concurrently with truncation.
 
 use crate::{
     PAGE_SIZE, Pfn,
-    file::{CachedPage, FillError, LOST, MAX_BYTES, Mapping, NewPage, cache::radix::Locked, zero},
+    file::{
+        CachedPage, FillError, LOST, MAX_BYTES, Mapping, NewPage, Word,
+        cache::{radix::Stay, reading::State},
+        contents::Stop,
+        read::Start,
+        zero,
+    },
     platform::Platform,
     wait::Rounds,
 };
 use freehold_sync::{RwSemReadGuard, atomic::Ordering::Relaxed};
-use freehold_vmspace::{PageCount, PageIndex};
+use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 impl<P: Platform> Mapping<P> {
     /// Brings a page inside the file into the cache, unless the page is already there.
@@ -32,9 +42,9 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading. A fatal signal ends the wait for the lock, because a truncation that
-    /// holds the lock may itself wait for another page's pager. The pager is called under the lock. The
-    /// caller holds no lock of an address space.
+    /// The invalidate lock for reading, killably. The lock is released before the pager is called. If the
+    /// page must be read, or is being read, waits killably for the end of the read. The caller holds no lock
+    /// of an address space.
     ///
     /// # Examples
     ///
@@ -47,20 +57,70 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.fill(PageIndex::new(4)), Err(FillError::BeyondEnd));
     /// ```
     pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
+        let mut rounds = Rounds::new();
         loop {
             let pages_stay = self.stay_to_fill(index)?;
             let size = self.size();
-            if index.get() >= self.pages_of(size) {
+            let end = PageIndex::new(self.pages_of(size));
+            if index >= end {
                 return Err(FillError::BeyondEnd);
             }
-            let Some(huge) = &self.huge else {
-                return self.fill_inside(&pages_stay, index, size - index.byte());
-            };
-            match self.fill_huge(&pages_stay, huge, index) {
-                Ok(()) => return Ok(()),
-                Err(not_made) => {
-                    drop(pages_stay);
-                    huge.after(self.files().memory(), not_made)?;
+            if let Some(huge) = &self.huge {
+                match self.fill_huge(&pages_stay, huge, index) {
+                    Ok(()) => return Ok(()),
+                    Err(not_made) => {
+                        drop(pages_stay);
+                        huge.after(self.files().memory(), not_made)?;
+                    }
+                }
+            } else if self.is_direct() {
+                return self.fill_direct(&pages_stay, index, size - index.byte());
+            } else if self.pager().reads_zeroes() {
+                return self.fill_zeroes(&pages_stay, index);
+            } else {
+                let started = self.start_read(&pages_stay, index, end, true)?;
+                drop(pages_stay);
+                match started {
+                    Start::Cached => return Ok(()),
+                    Start::UnderWay => {}
+                    Start::Send(request) => self.send_read(request),
+                }
+                match self.wait_for_read(index)? {
+                    State::Visible => return Ok(()),
+                    State::Failed => {
+                        self.forget_read(index);
+                        return Err(FillError::Io);
+                    }
+                    // The page was removed. It may still lie inside the file.
+                    State::Reading | State::Other => {}
+                }
+            }
+            rounds.again::<P>()?;
+        }
+    }
+
+    /// Starts reads of the pages of this range that lie inside the file and are not in the cache. Does not
+    /// wait for the reads. The first failure ends the call: the caller only gives a hint.
+    pub(crate) fn read_ahead(&self, pages: PageRange) {
+        for index in pages {
+            let Ok(pages_stay) = self.stay_to_fill(index) else { return };
+            let end = self.end();
+            if index >= end {
+                return;
+            }
+            if self.pager().reads_zeroes() {
+                if self.fill_zeroes(&pages_stay, index).is_err() {
+                    return;
+                }
+                continue;
+            }
+            let Ok(started) = self.start_read(&pages_stay, index, end, false) else { return };
+            drop(pages_stay);
+            if let Start::Send(request) = started {
+                self.send_read(request);
+                // A pager that has failed at once would fail for the next pages too.
+                if self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index)) {
+                    return;
                 }
             }
         }
@@ -91,20 +151,25 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.present_pages(), 0);
     /// ```
     pub fn reserve(&self, index: PageIndex) -> Result<(), FillError> {
-        let _content = self.content.write();
-        if index < self.end() {
-            return self.fill(index);
-        }
-        if !self.is_shmem() || self.huge.is_some() || self.is_secret() {
-            return Err(FillError::Unsupported);
-        }
-        if index.get() > MAX_BYTES / PAGE_SIZE {
-            return Err(FillError::BeyondEnd);
-        }
-        self.fill_new(index)?;
-        // Relaxed: guarded by `content`.
-        self.reserved_end.fetch_max(index.get() + 1, Relaxed);
-        Ok(())
+        self.with_content(|| {
+            if index < self.end() {
+                return match self.waits_for_pager() {
+                    true if self.has_page(index) => Ok(()),
+                    true => Err(Stop::Absent(index)),
+                    false => Ok(self.fill(index)?),
+                };
+            }
+            if !self.is_shmem() || self.huge.is_some() || self.is_secret() {
+                return Err(FillError::Unsupported.into());
+            }
+            if index.get() > MAX_BYTES / PAGE_SIZE {
+                return Err(FillError::BeyondEnd.into());
+            }
+            self.fill_new(index)?;
+            // Relaxed: guarded by `content`.
+            self.reserved_end.fetch_max(index.get() + 1, Relaxed);
+            Ok(())
+        })
     }
 
     /// Returns the index after the last page that may be in the cache: the end of the file, or the end of the
@@ -112,26 +177,6 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn end_of_pages(&self) -> PageIndex {
         // Relaxed: as in `reserve`.
         self.end().max(PageIndex::new(self.reserved_end.load(Relaxed)))
-    }
-
-    /// Like [`fill`](Self::fill), for a 4 KiB page of which the first `bytes` bytes belong to the file.
-    fn fill_inside(
-        &self,
-        pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
-        bytes: u64,
-    ) -> Result<(), FillError> {
-        if self.is_direct() {
-            return self.fill_direct(pages_stay, index, bytes);
-        }
-        self.fill_page(pages_stay, index, |platform, pfn| {
-            self.pager().read_page(platform, index, pfn).map_err(|_| FillError::Io)?;
-            // The part of the last page beyond the end of the file reads as zeroes.
-            if bytes < PAGE_SIZE {
-                zero(platform, pfn, bytes..PAGE_SIZE);
-            }
-            Ok(())
-        })
     }
 
     /// Creates a page with `contents` and lets `put` publish it, unless the file already has the page. `put`
@@ -157,11 +202,7 @@ impl<P: Platform> Mapping<P> {
         if index >= self.end() {
             return Err(FillError::BeyondEnd);
         }
-        let fill = |platform: &P, pfn| {
-            contents(platform, pfn);
-            Ok(())
-        };
-        self.add_page(&pages_stay, index, fill, |page| {
+        self.add_page(&pages_stay, index, contents, |page| {
             // Locked, so that the page does not move before it is mapped. No other task can find the page
             // yet.
             let identity = self.files().memory().try_lock_frame(page.pfn());
@@ -179,31 +220,29 @@ impl<P: Platform> Mapping<P> {
         if self.is_direct() {
             return self.fill_direct(&pages_stay, index, 0);
         }
-        self.fill_page(&pages_stay, index, |platform, pfn| {
-            platform.zero_frame(pfn);
-            Ok(())
-        })
+        self.fill_zeroes(&pages_stay, index)
     }
 
-    /// Adds a page with `contents`, unless the cache already has the page.
-    fn fill_page(
-        &self,
-        pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
-        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
-    ) -> Result<(), FillError> {
+    /// Adds a page of zeroes, unless the cache already has the page.
+    fn fill_zeroes(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Result<(), FillError> {
         // If another task has published a page first, that page is used, and `add_page` frees this one.
-        self.add_page(pages_stay, index, contents, |page| {
-            page.publish();
-        })
+        self.add_page(
+            pages_stay,
+            index,
+            |platform, pfn| platform.zero_frame(pfn),
+            |page| {
+                page.publish();
+            },
+        )
     }
 
-    /// Creates a page with `contents` and lets `put` publish it, unless the cache already has the page.
+    /// Creates a page with `contents` and lets `put` publish it, unless the cache already has the page, or a
+    /// read of it.
     fn add_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
-        contents: impl FnOnce(&P, Pfn) -> Result<(), FillError>,
+        contents: impl FnOnce(&P, Pfn),
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), FillError> {
         // A missing word is created only after the page has its contents, so that a call that cannot get the
@@ -214,16 +253,18 @@ impl<P: Platform> Mapping<P> {
         match word.map_or(0, |word| word.load(Relaxed)) {
             0 => {}
             LOST => return Err(FillError::Lost),
+            // The page replaces the failure of an earlier read.
+            failed if Word(failed).has_failed() => {
+                let _ = word.map(|word| word.compare_exchange(failed, 0, Relaxed, Relaxed));
+            }
             _ => return Ok(()),
         }
         let platform = self.files().platform();
         let charge = self.charge_pages(PageCount::ONE)?;
         let pfn = self.files().memory().alloc_cache(self.cache_page(), index)?;
-        let filled = contents(platform, pfn).and_then(|()| match word {
-            Some(word) => Ok(word),
-            None => Ok(self.cache_word(pages_stay, index)?),
-        });
-        let published = filled.map(|word| NewPage::put(platform, word, pfn, put));
+        contents(platform, pfn);
+        let word = word.map_or_else(|| self.cache_word(pages_stay, index), Ok);
+        let published = word.map(|word| NewPage::put(platform, word, pfn, put));
         match published {
             Ok(true) => {
                 self.invalidate.came(1);
@@ -231,18 +272,7 @@ impl<P: Platform> Mapping<P> {
             }
             _ => self.files().memory().put_frame(pfn),
         }
-        published.map(drop)
-    }
-
-    /// Fills the frame `to` with the contents that the page has in the backing store.
-    pub(super) fn read(&self, lock: &impl Locked, index: PageIndex, to: Pfn) -> Result<(), FillError> {
-        // Relaxed: the lock that the caller holds keeps a `LOST` word unchanged.
-        if self.word(lock, index).is_some_and(|word| word.load(Relaxed) == LOST) {
-            return Err(FillError::Lost);
-        }
-        self.pager().read_page(self.files().platform(), index, to).map_err(|_| FillError::Io)?;
-        self.zero_beyond_end(index, to);
-        Ok(())
+        Ok(published.map(drop)?)
     }
 
     /// Zeroes the bytes of the page `index` in the frame `pfn` that lie beyond the end of the file.
@@ -254,7 +284,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns a page inside the file, and brings it into the cache if necessary.
-    pub(super) fn page(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
+    pub(crate) fn page(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
         let mut rounds = Rounds::new();
         loop {
             match self.get_page(index) {

@@ -8,8 +8,14 @@
 //! holds no lock of an address space. `tests/nommu/files.rs` tests the choice, and `tests/nommu/truncate.rs`
 //! tests truncation of mapped files.
 
-use super::{Mapping, cache::radix::Stay, mapping::FillError};
-use crate::{Pfn, platform::Platform};
+use super::{
+    Mapping,
+    cache::{radix::Stay, reading::State},
+    mapping::FillError,
+    read::Look,
+};
+use crate::{Pfn, platform::Platform, wait::Rounds};
+use core::ops::ControlFlow;
 use freehold_sync::RwSemReadGuard;
 use freehold_vmspace::{PageIndex, PageRange, Run};
 
@@ -66,13 +72,90 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The invalidate lock for writing; then for reading, until the value is dropped.
     pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
-        let lock = self.invalidate.write();
-        let pages = PageRange::new(PageIndex::ZERO, self.end());
-        let empty = self.is_absent(Stay::locked(&lock), pages);
-        if self.is_shmem() && self.huge.is_none() && !pages.is_empty() && empty {
-            self.add_run(&lock, pages, 0)?;
+        loop {
+            let lock = self.invalidate.write();
+            let pages = PageRange::new(PageIndex::ZERO, self.end());
+            let empty = self.is_absent(Stay::locked(&lock), pages);
+            let applies = self.is_shmem() && self.huge.is_none() && !pages.is_empty();
+            let added = if applies && empty { self.add_run(&lock, pages, 0)? } else { None };
+            let Some(reads) = added else { return Ok(PagesStay { mapping: self, lock: lock.downgrade() }) };
+            drop(lock);
+            self.finish_run(reads).inspect_err(|_| self.drop_read(pages))?;
         }
-        Ok(PagesStay { mapping: self, lock: lock.downgrade() })
+    }
+
+    /// Drops pages that this task has read into frames of a run, unless they are in use or were written.
+    fn drop_read(&self, pages: PageRange) {
+        let lock = self.invalidate.write();
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), pages, |_, word| {
+            if let Some(pfn) = self.drop_if_clean(&lock, word) {
+                self.pages_went(1);
+                // The frame came from the platform, as a part of a run, and returns to it.
+                if self.files().platform().frame(pfn).put() {
+                    self.files().memory().free_charged(pfn);
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        self.prune(&lock, pages);
+    }
+
+    /// Fills the frame `to` with the current contents of a page. Bytes beyond the end of the file are zeroes.
+    /// The page itself does not stay in the cache if it was not there before, and takes no frame from the
+    /// caches of free frames, because free memory should stay contiguous.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the page cannot be read.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for writing, which is released before the page is read; then the locks of
+    /// [`fill`](Self::fill).
+    pub(crate) fn copy_page(&self, index: PageIndex, to: Pfn) -> Result<(), FillError> {
+        let page = PageRange::one(index);
+        let (mut read, mut rounds) = (false, Rounds::new());
+        while index < self.end() {
+            if self.is_direct() {
+                match self.fill(index) {
+                    Err(FillError::BeyondEnd) => {}
+                    filled => filled?,
+                }
+            }
+            let lock = self.invalidate.write_killable()?;
+            match self.look(&lock, index) {
+                Look::Lost => return Err(FillError::Lost),
+                Look::Vacant if self.pager().reads_zeroes() => break,
+                Look::Vacant if index < self.end() && !self.is_direct() => {
+                    let reads = self.add_run(&lock, page, 0)?;
+                    drop(lock);
+                    read = true;
+                    reads.map_or(Ok(()), |reads| self.finish_run(reads))?;
+                }
+                Look::Vacant => {}
+                Look::Reading => {
+                    drop(lock);
+                    if self.wait_for_read(index)? == State::Failed {
+                        return Err(FillError::Io);
+                    }
+                }
+                Look::Cached => {
+                    // Copied under the lock, so that the task that has read the page finds it unused and
+                    // drops it. No page moves while the lock is held for writing.
+                    let Some(cached) = self.get_page(index) else { continue };
+                    self.files().platform().copy_frame(to, *cached);
+                    self.zero_beyond_end(index, to);
+                    drop((cached, lock));
+                    if read {
+                        self.drop_read(page);
+                    }
+                    return Ok(());
+                }
+            }
+            rounds.again::<P>()?;
+        }
+        self.files().platform().zero_frame(to);
+        Ok(())
     }
 }
 
@@ -105,24 +188,5 @@ impl<P: Platform> PagesStay<'_, P> {
         frames
             .filter(|frames| frames.count() >= count.get())
             .map(|frames| Run::foreign(memory, frames.first(), count))
-    }
-
-    /// Fills the frame `to` with the current contents of a page. Bytes beyond the end of the file are zeroes.
-    ///
-    /// # Errors
-    ///
-    /// Fails if the page cannot be read.
-    pub fn copy(&self, index: PageIndex, to: Pfn) -> Result<(), FillError> {
-        let platform = self.mapping.files().platform();
-        if index >= self.mapping.end() {
-            platform.zero_frame(to);
-            return Ok(());
-        }
-        let Some(cached) = self.mapping.get_after_move(&self.lock, index) else {
-            return self.mapping.read(&self.lock, index, to);
-        };
-        platform.copy_frame(to, *cached);
-        self.mapping.zero_beyond_end(index, to);
-        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 //! | `object.rs` | [`Object`]: the kind of memory that a VMA maps |
 //! | `open_file.rs`, `mapping.rs` | an open file; a file's pages and the rules for adding and removing them |
 //! | `fill.rs`, `remove.rs` | adding pages to the cache; removing pages from it |
+//! | `read.rs` | requests to read pages from the backing store |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
 //! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
@@ -34,6 +35,7 @@ mod mapping;
 mod object;
 mod open_file;
 mod pager;
+mod read;
 mod remove;
 mod sealing;
 mod seals;
@@ -57,6 +59,7 @@ pub(crate) use mapping::{Kind, MAX_BYTES, zero};
 pub use object::Object;
 pub use open_file::{File, FileAccess};
 pub use pager::{IoError, Pager, Zeroes};
+pub use read::ReadRequest;
 pub(crate) use remove::Copies;
 pub use sealing::Seals;
 pub(crate) use seals::Writing;

@@ -1,14 +1,14 @@
 //! The backing store of a file's pages: the trait [`Pager`], which the embedder implements, and [`Zeroes`],
 //! the pager of shared memory.
 //!
-//! `fill.rs` reads pages, `change/write_back.rs` writes them, `kinds/direct.rs` gets frames of storage, and
-//! `remove.rs` discards pages. All of them call the pager with the invalidate lock held, so a call of the
-//! pager delays truncation of this file but no other file. A pager may sleep. A pager must not wait for an
-//! access to the same file, because the access may need this lock. A new function of the trait needs a
-//! default body, because embedders implement the trait. `tests/munmap/hooks.rs` tests pagers that call the
-//! engine, and `tests/every_call/killed.rs` tests a pager that hangs.
+//! `read.rs` makes requests to read pages, and passes them to the pager without a lock. All other functions
+//! are called with the invalidate lock held: `change/write_back.rs` writes pages, `kinds/direct.rs` gets
+//! frames of storage, and `remove.rs` discards pages. Such a call delays truncation of this file but no other
+//! file. A pager may sleep. A new function of the trait needs a default body, because embedders implement the
+//! trait. `tests/munmap/hooks.rs` tests pagers that call the engine, and `tests/files/reads.rs` tests pagers
+//! that hang or complete their requests later.
 
-use super::ForeignFrames;
+use super::{ForeignFrames, ReadRequest};
 use crate::{Pfn, platform::Platform};
 use core::fmt;
 use freehold_vmspace::{PageIndex, PageRange};
@@ -25,11 +25,17 @@ impl fmt::Display for IoError {
 
 impl core::error::Error for IoError {}
 
-/// The backing store of a file. Called without any lock of an address space, with the file's own locks held.
+/// The backing store of a file.
 ///
-/// A pager must not call an address space, whose locks come before those of files. With debug assertions the
-/// lock order is checked and such a call panics (hazard C-6). Dropping a pager is different: no lock is held
-/// then, and its `drop` may call anything.
+/// A pager implements [`read_page`](Self::read_page), or [`read`](Self::read) to get requests that it can
+/// complete later.
+///
+/// No lock of an address space is held when the engine calls a pager. During [`read`](Self::read) and
+/// [`read_page`](Self::read_page) no lock is held at all, with one exception: a write or truncation of the
+/// same file that needs a part of the page holds the content lock of the file. During the other functions the
+/// invalidate lock of the file is held, so they must not call an address space, whose locks come before those
+/// of files. With debug assertions the lock order is checked and such a call panics (hazard C-6). No lock is
+/// held when a pager is dropped.
 ///
 /// # Examples
 ///
@@ -60,13 +66,36 @@ impl core::error::Error for IoError {}
 /// assert_eq!(STORED.load(Relaxed), 8);
 /// ```
 pub trait Pager<P: Platform>: Send + Sync + 'static {
+    /// Reads pages: fills the frames of the request and completes its pages, at once or later. A task that
+    /// needs one of the pages waits with no lock held, and a fatal signal ends its wait. A read that never
+    /// ends leaves all other pages of the file usable. Pages that are not complete when the request is
+    /// dropped fail.
+    ///
+    /// The default implementation calls [`read_page`](Self::read_page) for each page.
+    fn read(&self, mut request: ReadRequest<P>) {
+        while let Some((index, frame)) = request.next_page() {
+            let read = self.read_page(request.platform(), index, frame);
+            request.complete(index, read);
+        }
+    }
+
+    /// Returns the largest number of pages that the pager wants in one request, from 1, the default, to
+    /// [`ReadRequest::MAX_PAGES`]. A power of two; other numbers are rounded down. A request has the page
+    /// that a program needs, and pages around it that are inside the file and not in the cache.
+    fn read_pages(&self) -> u64 {
+        1
+    }
+
     /// Fills `frame` with the page `index`. Bytes beyond the end of the file need not be written; the engine
-    /// zeroes them.
+    /// zeroes them. Not called if the pager implements [`read`](Self::read).
     ///
     /// # Errors
     ///
-    /// Fails if the page cannot be read; `frame` may then hold anything.
-    fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError>;
+    /// Fails if the page cannot be read; `frame` may then hold anything. The default implementation fails.
+    fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        let _ = (platform, index, frame);
+        Err(IoError)
+    }
 
     /// Stores the contents of `frame` as the page `index`. For a [direct](crate::file::Mapping::direct) file,
     /// whose frame belongs to the storage: makes earlier stores to the frame durable.
@@ -104,15 +133,16 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Err(IoError)
     }
 
-    /// Discards whole pages that were cut off or punched out. From now on the pages read as zeroes. For a
-    /// direct file, no page table, TLB or transfer uses their frames any more, so the storage may reuse the
-    /// frames.
+    /// Discards whole pages that were cut off or punched out. From now on the pages read as zeroes. Requests
+    /// for the pages that were made earlier may be incomplete; their contents are ignored. For a direct file,
+    /// no page table, TLB or transfer uses their frames any more, so the storage may reuse the frames.
     fn discard(&self, pages: PageRange) {
         let _ = pages;
     }
 
-    /// Returns true if every page that is read from the backing store is zeroes. If so, the engine can zero a
-    /// part of an absent page of shared memory without allocating the page.
+    /// Returns true if every page that is read from the backing store is zeroes. If so, the engine makes the
+    /// pages itself and calls neither [`read`](Self::read) nor [`read_page`](Self::read_page), and it can
+    /// zero a part of an absent page of shared memory without allocating the page.
     fn reads_zeroes(&self) -> bool {
         false
     }
@@ -123,11 +153,6 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
 pub struct Zeroes;
 
 impl<P: Platform> Pager<P> for Zeroes {
-    fn read_page(&self, platform: &P, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
-        platform.zero_frame(frame);
-        Ok(())
-    }
-
     fn reads_zeroes(&self) -> bool {
         true
     }

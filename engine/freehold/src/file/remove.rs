@@ -11,6 +11,7 @@
 //! (`tests/heap_in_use/page_index.rs`).
 
 use crate::{
+    Pfn,
     file::{
         FillError, Mapping, Word,
         cache::{
@@ -24,7 +25,8 @@ use core::ops::ControlFlow;
 use freehold_sync::{
     RwSemWriteGuard,
     atomic::{
-        Ordering::{Relaxed, SeqCst},
+        AtomicU64,
+        Ordering::{Relaxed, Release, SeqCst},
         fence,
     },
 };
@@ -40,14 +42,15 @@ pub(crate) enum Copies {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Hides the pages of `range` from lookups. Returns true if there was any page. The caller holds
-    /// `invalidate` for writing.
+    /// Hides the pages of `range` from lookups, and removes the pages that are being read. Returns true if
+    /// there was any page. The caller holds `invalidate` for writing.
     pub(crate) fn mark_leaving(&self, pages_go: &RwSemWriteGuard<'_, P>, range: PageRange) -> bool {
         let mut any = false;
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |_, word| {
-            // Relaxed: words change under `invalidate`, which the caller holds for writing. Table locks and
-            // reference counts decide which lookups see the mark.
-            if word.load(Relaxed) != 0 {
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(pages_go), range, |index, word| {
+            // Relaxed: words change under `invalidate`, which the caller holds for writing, with one
+            // exception: a read may end, so the word of a page that is being read is removed by an exchange.
+            // Table locks and reference counts decide which lookups see the mark.
+            if word.load(Relaxed) != 0 && !self.remove_reading(index, word) {
                 word.fetch_or(LEAVING, Relaxed);
                 any = true;
             }
@@ -95,6 +98,53 @@ impl<P: Platform> Mapping<P> {
         });
         self.pages_went(held);
         count
+    }
+
+    /// Removes a page from the cache if it is clean and only the cache has a reference to it. Returns the
+    /// frame, whose last reference the caller now has and drops. The caller holds `invalidate` for writing,
+    /// and counts the page.
+    pub(in crate::file) fn drop_if_clean(
+        &self,
+        _pages_go: &RwSemWriteGuard<'_, P>,
+        word: &AtomicU64,
+    ) -> Option<Pfn> {
+        // Relaxed, here and below: the words of pages in the cache change under the lock.
+        let shown = word.load(Relaxed);
+        let pfn = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn))?;
+        // The mark comes first, so that a fault that cannot get the page waits for the lock instead of
+        // retrying.
+        word.store(shown | LEAVING, Relaxed);
+        if !self.take_unused(pfn) {
+            // Release pairs with the acquire of lookups.
+            word.store(shown, Release);
+            return None;
+        }
+        word.store(0, Relaxed);
+        Some(pfn)
+    }
+
+    /// Returns true if only the cache has a reference to the page and the page is clean. The answer is a
+    /// hint, because lookups still find the page.
+    fn seems_unused(&self, pfn: Pfn) -> bool {
+        let frame = self.files().platform().frame(pfn);
+        frame.refs() == 1 && !frame.is_dirty()
+    }
+
+    /// Drops the cache's reference to a page that is clean and has no other reference. Returns true if the
+    /// reference was dropped.
+    fn take_unused(&self, pfn: Pfn) -> bool {
+        let frame = self.files().platform().frame(pfn);
+        if !frame.try_leave_cache() {
+            return false;
+        }
+        // Earlier holders of a reference marked the page as dirty if they wrote to it. No task can get a new
+        // reference any more.
+        if frame.is_dirty() {
+            frame.enter_cache();
+            return false;
+        }
+        frame.clear_rmap();
+        true
     }
 
     /// Frees the nodes of the index that cover pages of `range`, if they hold no page. The caller holds
@@ -180,8 +230,10 @@ impl<P: Platform> Mapping<P> {
     pub fn check(&self) {
         if let Some(lock) = self.invalidate.try_write() {
             let mut pages = 0;
-            let _: ControlFlow<()> = self.each_page(&lock, PageRange::ALL, |_| {
-                pages += 1;
+            // Relaxed: as in `mark_leaving`. A page that is being read counts too.
+            let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), PageRange::ALL, |_, word| {
+                let word = Word(word.load(Relaxed));
+                pages += u64::from(word.held().is_some() || word.is_reading());
                 ControlFlow::Continue(())
             });
             assert_eq!(self.present_pages(), pages, "wrong count of cached pages");

@@ -284,9 +284,8 @@ impl<P: Platform> NoMmuSpace<P> {
 /// Returns a copy of the current contents of pages of a file.
 fn copy<P: Platform>(mapping: &Mapping<P>, pages: PageRange) -> Result<Run<P>, MmapError> {
     let run = Run::alloc(mapping.files().memory(), pages.len())?;
-    let stay = mapping.pages_stay();
     for (index, pfn) in pages.into_iter().zip(run.frames()) {
-        stay.copy(index, pfn)?;
+        mapping.copy_page(index, pfn)?;
     }
     Ok(run)
 }

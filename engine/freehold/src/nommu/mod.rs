@@ -57,7 +57,8 @@
 //!
 //! | item | purpose |
 //! | --- | --- |
-//! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and their result `PagesStay` | finding or copying the file's pages while none can be removed (rule 2) |
+//! | `Mapping::pages_stay`, `Mapping::lay_out_and_stay`, and their result `PagesStay` | finding the file's pages while none can be removed (rule 2) |
+//! | `Mapping::copy_page` | copying the file's pages |
 //! | `Mapping::begin_writing` and `Writing` | seals |
 //! | `Mapping::end`, `File::driver`, `Engine::owns` | detecting files that cannot be mapped |
 //! | conversion of [`FillError`](crate::file::FillError) to [`MmapError`](crate::error::MmapError) | an `impl` that only the crate of both types can contain |

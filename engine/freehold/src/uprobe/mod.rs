@@ -52,7 +52,7 @@ use crate::{
     platform::Platform,
     rmap::tree::{IMmap, root::RmapRoot},
     space::AddressSpace,
-    wait::grace_period,
+    wait::{Rounds, grace_period},
 };
 use arrayvec::ArrayVec;
 use freehold_sync::{RwSemWriteGuard, atomic::Ordering::Relaxed};
@@ -201,7 +201,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The file's content lock for writing. Under it, the invalidate lock for reading while the file is read;
+    /// The locks of [`fill`](Self::fill), released before the next lock. The file's content lock for writing;
     /// then the i_mmap lock for reading and page tables' locks, one at a time. Waits for the locks of frames
     /// that are being moved. The caller holds no lock.
     ///
@@ -227,11 +227,30 @@ impl<P: Platform> Mapping<P> {
         if !(1..=MAX_BYTES as u64).contains(&len) || offset % PAGE_SIZE + len > PAGE_SIZE {
             return Err(ProbeError::Invalid);
         }
-        let mut content = self.content.write();
+        // The pages under the probe are read without the lock. They stay in the cache as long as `_kept`
+        // lives, unless the file is truncated before the lock is taken.
+        let (index, mut rounds) = (PageIndex::of_byte(offset), Rounds::new());
+        let (mut content, readable, _kept) = loop {
+            if offset.checked_add(len).is_none_or(|end| end > self.size()) {
+                return Err(ProbeError::BeyondEnd);
+            }
+            let last = PageIndex::of_byte(offset.saturating_add(MAX_BYTES as u64 - 1));
+            let kept = [index, last].map(|index| self.waits_for_pager().then(|| self.page(index)));
+            let readable = match &kept {
+                [Some(Err(error)), _] if *error != FillError::BeyondEnd => return Err(unreadable(*error)),
+                [_, Some(Err(_))] => (index + 1).byte() - offset,
+                _ => MAX_BYTES as u64,
+            };
+            let content = self.content.write();
+            if !self.waits_for_pager() || self.has_page(index) {
+                break (content, readable as usize, kept);
+            }
+            rounds.again::<P>()?;
+        };
         if offset.checked_add(len).is_none_or(|end| end > self.size()) {
             return Err(ProbeError::BeyondEnd);
         }
-        let probe = self.read_place(offset, breakpoint)?;
+        let probe = self.read_place(offset, breakpoint, readable)?;
         let with = List::with(self.probes().locked(&content), probe)?;
         let before = self.probes().replace(&mut content, Some(with));
         if self.settle_all(PageIndex::of_byte(offset)).is_err() {
@@ -293,22 +312,11 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Reads the bytes of the file at the place of a new probe. The caller holds the content lock.
-    fn read_place(&self, offset: u64, breakpoint: &[u8]) -> Result<Probe, ProbeError> {
+    /// Reads the bytes of the file at the place of a new probe, at most `most` bytes. The caller holds the
+    /// content lock.
+    fn read_place(&self, offset: u64, breakpoint: &[u8], most: usize) -> Result<Probe, ProbeError> {
         let mut bytes = [0; MAX_BYTES];
-        let len = self.read_at(offset, &mut bytes).map_err(|error| match error {
-            FillError::NoMemory => ProbeError::OutOfMemory,
-            FillError::BeyondEnd => ProbeError::BeyondEnd,
-            FillError::Killed => ProbeError::Killed,
-            FillError::Io
-            | FillError::Busy
-            | FillError::Sealed
-            | FillError::Lost
-            | FillError::NoSpace
-            | FillError::NoHugePages
-            | FillError::Unsupported
-            | FillError::Invalid => ProbeError::Io,
-        })?;
+        let len = self.read_at(offset, &mut bytes[..most]).map_err(unreadable)?;
         let probe = Probe::new(offset, breakpoint, &bytes[..len]);
         // The read stops at a page that cannot be read. Only the bytes under the breakpoint are required.
         if len < breakpoint.len() {
@@ -335,5 +343,22 @@ impl<P: Platform> Mapping<P> {
                 None => return result,
             }
         }
+    }
+}
+
+/// Converts the error of a read of the place of a new probe.
+fn unreadable(error: FillError) -> ProbeError {
+    match error {
+        FillError::NoMemory => ProbeError::OutOfMemory,
+        FillError::BeyondEnd => ProbeError::BeyondEnd,
+        FillError::Killed => ProbeError::Killed,
+        FillError::Io
+        | FillError::Busy
+        | FillError::Sealed
+        | FillError::Lost
+        | FillError::NoSpace
+        | FillError::NoHugePages
+        | FillError::Unsupported
+        | FillError::Invalid => ProbeError::Io,
     }
 }

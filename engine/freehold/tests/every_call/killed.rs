@@ -29,7 +29,7 @@ use super::{
     *,
 };
 use freehold::{
-    PageIndex,
+    PageIndex, PageRange,
     call::{Advice, RemapFlags},
     error::{Errno, ForkError, MmapError, MprotectError, MremapError, MunmapError},
     fault::{Access, FaultError, SegvCode},
@@ -360,54 +360,70 @@ fn call_is_killed_waiting_for_a_migrating_page() {
     }
 }
 
-/// A disk that answers the request for its first page only on command.
+/// A disk that ends the read of its first page, and the removal of its last page, only on command.
 struct Hangs {
     asked: Mutex<Sender<()>>,
     answers: Mutex<Receiver<()>>,
 }
 
+impl Hangs {
+    /// Number of pages of the file.
+    const PAGES: u64 = 4;
+
+    fn hang(&self) {
+        self.asked.lock().unwrap().send(()).unwrap();
+        self.answers.lock().unwrap().recv().unwrap();
+    }
+}
+
 impl Pager<Gated> for Hangs {
     fn read_page(&self, platform: &Gated, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
-        let index = index.get();
-        if index == 0 {
-            self.asked.lock().unwrap().send(()).unwrap();
-            self.answers.lock().unwrap().recv().unwrap();
+        if index == PageIndex::ZERO {
+            self.hang();
         }
         platform.zero_frame(frame);
         Ok(())
     }
+
+    fn discard(&self, pages: PageRange) {
+        if pages.end == PageIndex::new(Self::PAGES) {
+            self.hang();
+        }
+    }
 }
 
-/// A fault waits for the disk, a truncation waits for the fault, and all other calls that need a page of the
-/// file wait for the truncation.
+/// While the disk hangs in the read of a page, the calls that need this page wait for it, and can be killed.
+/// While the disk hangs in the removal of a page, a truncation holds the invalidate lock, and the calls that
+/// need an absent page wait for the truncation.
 #[test]
 fn call_is_killed_waiting_for_a_file_on_a_hanging_disk() {
-    const PAGES: u64 = 4;
-    let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
-    let gated = Gated::new(&machine);
-    let engine = Engine::new(gated.clone(), Config::default()).unwrap();
-    let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    let ((asked, is_asked), (answer, answers)) = (channel(), channel());
-    let disk = Hangs { asked: Mutex::new(asked), answers: Mutex::new(answers) };
-    let mapping = Mapping::new(&engine, disk, PAGES * PAGE, false).unwrap();
-    let file = File::new(&mapping, FileAccess::READ_WRITE, "/slow").unwrap();
-    let shared = MapFlags::SHARED | MapFlags::FIXED;
-    space.mmap(BASE + PAGE, (PAGES - 2) * PAGE, RW, shared, Some(&file), PAGE).unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| mapping.fill(PageIndex::new(0)).unwrap());
-        is_asked.recv().unwrap();
-        spawn_until_waiting(scope, || mapping.truncate((PAGES - 1) * PAGE).unwrap());
-        let last = (PAGES - 2) * PAGE;
-        space.mmap(BASE, PAGE, RW, shared, Some(&file), last).unwrap();
-        for (what, call) in LOOKING {
-            assert_eq!(killed_in(|| call(&space)), (Err(Errno::EINTR), true), "{what}");
-        }
-        let read = killed_in(|| mapping.read_at(last, &mut [0; 8]));
-        assert_eq!(read, (Err(FillError::Killed), true));
-        answer.send(()).unwrap();
-    });
-    space.handle_fault(BASE, Access::READ).unwrap();
-    space.check();
-    drop((space, file, mapping, engine, gated));
-    machine.accounting().assert_clean();
+    for reads in [true, false] {
+        let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+        let gated = Gated::new(&machine);
+        let engine = Engine::new(gated.clone(), Config::default()).unwrap();
+        let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+        let ((asked, is_asked), (answer, answers)) = (channel(), channel());
+        let disk = Hangs { asked: Mutex::new(asked), answers: Mutex::new(answers) };
+        let mapping = Mapping::new(&engine, disk, Hangs::PAGES * PAGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/slow").unwrap();
+        let first = if reads { 0 } else { PAGE };
+        space.mmap(BASE, PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), first).unwrap();
+        std::thread::scope(|scope| {
+            match reads {
+                true => scope.spawn(|| mapping.fill(PageIndex::ZERO).unwrap()),
+                false => scope.spawn(|| mapping.truncate((Hangs::PAGES - 1) * PAGE).unwrap()),
+            };
+            is_asked.recv().unwrap();
+            for (what, call) in LOOKING {
+                assert_eq!(killed_in(|| call(&space)), (Err(Errno::EINTR), true), "{what}");
+            }
+            let read = killed_in(|| mapping.read_at(first, &mut [0; 8]));
+            assert_eq!(read, (Err(FillError::Killed), true));
+            answer.send(()).unwrap();
+        });
+        space.handle_fault(BASE, Access::READ).unwrap();
+        space.check();
+        drop((space, file, mapping, engine, gated));
+        machine.accounting().assert_clean();
+    }
 }

@@ -145,36 +145,55 @@ fn drop_clean_keeps_pages_of_shared_memory() {
     world.end();
 }
 
-/// A disk that drops clean pages of its own file while it reads one.
+/// A disk that drops clean pages of its own file while it reads or writes a page.
 #[derive(Clone, Default)]
 struct Meddler {
     file: Arc<OnceLock<(Opened, Counted<Engine<Machine>>)>>,
-    asked: Arc<AtomicU64>,
+    /// The numbers of pages that were dropped.
+    dropped: Arc<Mutex<Vec<(u64, u64)>>>,
+}
+
+impl Meddler {
+    fn meddle(&self) {
+        if let Some((file, engine)) = self.file.get() {
+            let dropped = (file.drop_clean(ALL), engine.drop_clean(u64::MAX));
+            self.dropped.lock().unwrap().push(dropped);
+        }
+    }
 }
 
 impl Pager<Machine> for Meddler {
     fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
-        if let Some((file, engine)) = self.file.get() {
-            assert_eq!((file.drop_clean(ALL), engine.drop_clean(u64::MAX)), (0, 0));
-            self.asked.fetch_add(1, SeqCst);
-        }
+        self.meddle();
         Disk.read_page(platform, index, frame)
+    }
+
+    fn write_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
+        self.meddle();
+        Ok(())
     }
 }
 
+/// A read leaves the invalidate lock free, so the other pages of the file can be dropped. Write-back holds
+/// the lock.
 #[test]
-fn drop_clean_skips_a_file_whose_pager_is_reading() {
+fn drop_clean_skips_a_page_that_is_read_and_a_file_that_is_written() {
     let world = World::new();
     let meddler = Meddler::default();
-    let file = open(&world, meddler.clone(), 3, false);
-    file.mapping().fill(PageIndex::new(0)).unwrap();
+    let file = open(&world, meddler.clone(), 4, false);
+    let mapping = file.mapping();
+    mapping.fill(PageIndex::new(0)).unwrap();
+    mapping.write_at(2 * PAGE, b"dirty").unwrap();
     assert!(meddler.file.set((file.clone(), world.engine().clone())).is_ok());
-    file.mapping().fill(PageIndex::new(1)).unwrap();
-    assert_eq!(meddler.asked.load(SeqCst), 1);
-    assert!(file.mapping().has_page(PageIndex::new(0)));
-    assert_eq!(file.mapping().fill(PageIndex::new(3)), Err(FillError::BeyondEnd));
+    mapping.fill(PageIndex::new(1)).unwrap();
+    let cached = || [0, 1, 2, 3].map(|page| mapping.has_page(PageIndex::new(page)));
+    assert_eq!(cached(), [false, true, true, false]);
+    mapping.write_back(ALL).unwrap();
+    assert_eq!(*meddler.dropped.lock().unwrap(), [(1, 0), (0, 0)]);
+    assert_eq!(cached(), [false, true, true, false]);
+    assert_eq!(mapping.fill(PageIndex::new(4)), Err(FillError::BeyondEnd));
     // The pager and the file refer to each other, so the world cannot be checked for leaks.
-    file.mapping().truncate(0).unwrap();
+    mapping.truncate(0).unwrap();
     core::mem::forget(world);
 }
 

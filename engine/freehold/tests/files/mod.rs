@@ -19,6 +19,7 @@ mod drop_clean;
 mod mapped;
 mod page_counts;
 mod read_sections;
+mod reads;
 mod seals;
 
 use crate::support::*;

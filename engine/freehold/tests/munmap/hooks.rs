@@ -6,11 +6,11 @@
 //! address with the VMA at that address.
 //!
 //! In the engine, no hook gets a guard or a VMA. The destructor of a file runs while no lock is held, also if
-//! the last VMA of the file is unmapped, and may make any call. A disk that reads or writes a page must not
-//! make such a call, because the locks of its file are held, and in the lock order these locks come after
-//! those of an address space. The lock order checker reports such a call at once, and not only when two
-//! threads collide. The compiler ensures that no VMA outlives its guard; `src/space/locking.rs` has examples
-//! that must not compile.
+//! the last VMA of the file is unmapped, and may make any call. A disk that reads a page for a fault may do
+//! the same, because the fault waits without a lock. A disk that writes a page must not make such a call,
+//! because a lock of its file is held, and in the lock order this lock comes after those of an address space.
+//! The lock order checker reports such a call at once, and not only when two threads collide. The compiler
+//! ensures that no VMA outlives its guard; `src/space/locking.rs` has examples that must not compile.
 //!
 //! The disk `Meddler` calls back at a chosen event. Hooks of devices, most of which run under locks of the
 //! address space, are tested in `special/hooks.rs`.
@@ -102,11 +102,9 @@ fn with_reacting_disk(
     });
 }
 
-/// C-6: a read of a page must not change mappings.
+/// C-6: a disk may change mappings while it reads a page. The fault then looks everything up again.
 #[test]
-#[cfg(debug_assertions)]
-#[should_panic(expected = "lock order: waiting for Mmap while holding Invalidate")]
-fn c6_munmap_by_a_disk_during_a_read_is_detected() {
+fn c6_disk_may_unmap_during_a_read() {
     with_reacting_disk(
         When::Read,
         |process| process.munmap(BASE, 4 * PAGE).unwrap(),

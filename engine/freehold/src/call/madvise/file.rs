@@ -82,16 +82,12 @@ fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseErr
 /// Maximum number of pages that the advice reads for one VMA, so that a hint does not use up memory.
 const READ_AHEAD: u64 = 512;
 
-/// Reads the first pages into the cache. The first failure ends the read-ahead and is not reported, because
-/// the advice is only a hint. Shared memory has no backing store to read from, and a direct file (DAX) has no
-/// cache.
+/// Starts reads of the first pages into the cache, and does not wait for them. The first failure ends the
+/// read-ahead and is not reported, because the advice is only a hint. Shared memory has no backing store to
+/// read from, and a direct file (DAX) has no cache.
 fn read_ahead<P: Platform>(file: &File<P>, pages: PageRange) {
     if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
         return;
     }
-    for index in PageRange::new(pages.start, pages.end.min(pages.start + READ_AHEAD)) {
-        if file.mapping().fill(index).is_err() {
-            return;
-        }
-    }
+    file.mapping().read_ahead(PageRange::new(pages.start, pages.end.min(pages.start + READ_AHEAD)));
 }

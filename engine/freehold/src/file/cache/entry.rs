@@ -1,10 +1,10 @@
-//! The word that a page has in the tree of its file's page cache: the frame of the page, two state bits, and
+//! The word that a page has in the tree of its file's page cache: the frame of the page, the state bits, and
 //! the order of its block.
 //!
 //! `mapping.rs` has the table of the states and of the lock that each change needs; a new state needs a row
 //! there and a function of [`Word`]. This file only encodes and decodes values; it reads and writes no word.
 //! Code that changes a word must use these functions, because the bits of the block's order must survive a
-//! change of the frame.
+//! change of the frame. `reading.rs` has the states of a page that is being read.
 
 use crate::Pfn;
 
@@ -12,13 +12,19 @@ use crate::Pfn;
 const PRESENT: u64 = 1 << 0;
 /// The page is leaving the cache or moving.
 pub(in crate::file) const LEAVING: u64 = 1 << 1;
+/// A read of the page is under way, or has failed.
+const READING: u64 = 1 << 2;
+/// A task may sleep until the read of the page ends.
+const WAITED: u64 = 1 << 3;
 /// The frame number begins at this bit.
-const FRAME_SHIFT: u32 = 2;
+const FRAME_SHIFT: u32 = 4;
 /// The bits from here on hold the order of the block with which the page was added; see `mthp.rs`. Frame
 /// numbers need only the bits below.
 const ORDER_SHIFT: u32 = 60;
 /// The page's memory failed; the table in `mapping.rs` describes this value.
 pub(crate) const LOST: u64 = LEAVING;
+/// The last read of the page failed. The bit `WAITED` may be set as well.
+const FAILED: u64 = READING | LEAVING;
 
 /// The value of a page's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -43,6 +49,47 @@ impl Word {
     /// Returns the frame, if the cache holds the page, visible or not.
     pub(crate) fn held(self) -> Option<Pfn> {
         (self.0 & PRESENT != 0).then(|| self.frame())
+    }
+
+    /// Returns the word of a single page that is being read into this frame.
+    pub(in crate::file) fn reading(pfn: Pfn) -> Self {
+        Word(pfn.get() << FRAME_SHIFT | READING)
+    }
+
+    /// Returns the word of a page whose read has failed. `watched` is true if a task waited for the read.
+    pub(super) fn failed(watched: bool) -> Self {
+        Word(FAILED | if watched { WAITED } else { 0 })
+    }
+
+    /// Returns the word of the same read, for which a task waits.
+    pub(super) fn waited(self) -> Self {
+        Word(self.0 | WAITED)
+    }
+
+    /// Returns true if a task may wait for the read, or may have waited for the read that failed.
+    pub(super) fn is_waited(self) -> bool {
+        self.0 & WAITED != 0
+    }
+
+    /// Returns true if the page is being read.
+    pub(in crate::file) fn is_reading(self) -> bool {
+        self.0 & (PRESENT | LEAVING | READING) == READING
+    }
+
+    /// Returns true if the page is being read into this frame.
+    pub(super) fn reads_into(self, pfn: Pfn) -> bool {
+        self.in_block(0).0 & !WAITED == Self::reading(pfn).0
+    }
+
+    /// Returns true if the last read of the page failed.
+    pub(in crate::file) fn has_failed(self) -> bool {
+        self.0 & !WAITED == FAILED
+    }
+
+    /// Returns true if a read of the page may begin: the page is not in the cache, not lost, and not being
+    /// read.
+    pub(in crate::file) fn is_vacant(self) -> bool {
+        self.0 == 0 || self.has_failed()
     }
 
     /// Returns the frame number of a word that has one.

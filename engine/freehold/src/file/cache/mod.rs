@@ -20,3 +20,4 @@ pub(super) mod lookup;
 pub(super) mod mthp;
 pub(super) mod new_page;
 pub(super) mod radix;
+pub(super) mod reading;

@@ -23,6 +23,7 @@ use crate::{
     file::{
         kinds::shmem_huge::{SharedBlocks, Sizes, largest_first},
         mapping::{FillError, Mapping},
+        read::RunReads,
     },
     platform::Platform,
 };
@@ -95,36 +96,43 @@ impl<P: Platform> Mapping<P> {
         let pages_stay = self.invalidate.write_killable()?;
         let end = self.end();
         let absent = |block: &PageRange| self.is_absent(Stay::locked(&pages_stay), *block);
-        let mut blocks = wanted.blocks(end).filter(|_| wanted.index < end).filter(absent);
-        Ok(blocks.any(|block| {
+        let blocks = wanted.blocks(end).filter(|_| wanted.index < end).filter(absent);
+        for block in blocks {
             let inside = PageRange::new(block.start, block.end.min(end));
-            self.add_run(&pages_stay, inside, block.len().get().ilog2()).is_ok()
-        }))
+            let Ok(added) = self.add_run(&pages_stay, inside, block.len().get().ilog2()) else { continue };
+            drop(pages_stay);
+            // If a page could not be read, the caller fills the single page.
+            return Ok(added.is_none_or(|reads| self.finish_run(reads).is_ok()));
+        }
+        Ok(false)
     }
 
-    /// Reads pages into contiguous frames and adds them to the cache, as part of a block of this order. None
-    /// of the pages may be in the cache.
+    /// Adds pages in contiguous frames to the cache, as part of a block of this order. None of the pages may
+    /// be in the cache. Returns `None` if the pages are there, or their reads, which the caller passes to
+    /// [`finish_run`](Self::finish_run) after it has released the lock.
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory, or no contiguous memory, or if a page cannot be read. The cache is then
-    /// unchanged.
+    /// Fails if there is no memory, or no contiguous memory. The cache is then unchanged.
     pub(in crate::file) fn add_run(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,
         pages: PageRange,
         order: u32,
-    ) -> Result<(), FillError> {
+    ) -> Result<Option<RunReads<P>>, FillError> {
         let charge = self.charge_pages(pages.len())?;
         let run = Run::alloc_cache(self.files().memory(), self.cache_page(), pages.start, pages.len())?;
-        let read = run.frames().zip(pages).try_for_each(|(pfn, index)| {
-            self.cache_word(pages_go, index)?;
-            self.read(pages_go, index, pfn)
-        });
-        if read.is_err() {
-            self.prune(pages_go, pages);
-            return read;
+        if !self.pager().reads_zeroes() {
+            let reads = self.start_run(pages_go, pages, run, order)?;
+            charge.keep();
+            return Ok(Some(reads));
         }
+        let made = pages.into_iter().try_for_each(|index| self.cache_word(pages_go, index).map(drop));
+        if made.is_err() {
+            self.prune(pages_go, pages);
+            made?;
+        }
+        run.zero();
         charge.keep();
         for (pfn, index) in run.into_frames().zip(pages) {
             let word = self.cache_word(pages_go, index);
@@ -137,7 +145,7 @@ impl<P: Platform> Mapping<P> {
                 word.store(Word::present(pfn).in_block(order).0, Release);
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Returns the block that a page in the cache is part of. The block of a single page is the page itself.

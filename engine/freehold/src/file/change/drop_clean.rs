@@ -13,9 +13,10 @@
 //! The frame's dirty flag is reliable once no other reference is left: every store goes through a reference,
 //! which is kept until the frame is marked as dirty.
 //!
-//! These steps run under the invalidate lock held for writing. The call takes the lock only if it is free,
-//! because pagers run with the lock held for reading. A fault that needs a page that is being dropped waits
-//! for the lock, and then finds the page in the cache or reads it again.
+//! These steps run under the invalidate lock held for writing; `remove.rs` has the steps for one page
+//! (`drop_if_clean`). The call takes the lock only if it is free, because write-back calls pagers with the
+//! lock held for reading. A page that is being read stays, and its read goes on. A fault that needs a page
+//! that is being dropped waits for the lock, and then finds the page in the cache or reads it again.
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
 //! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,
@@ -25,24 +26,12 @@
 
 use crate::{
     Pfn,
-    file::{
-        Mapping,
-        cache::{
-            entry::{LEAVING, Word},
-            radix::Stay,
-        },
-    },
+    file::{Mapping, cache::radix::Stay},
     platform::Platform,
 };
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
-use freehold_sync::{
-    RwSemWriteGuard,
-    atomic::{
-        CHECKED,
-        Ordering::{Relaxed, Release},
-    },
-};
+use freehold_sync::{RwSemWriteGuard, atomic::CHECKED};
 use freehold_vmspace::{PageIndex, PageRange};
 
 /// Number of pages checked in one hold of the lock. Bounds the wait of a fault that fills a page.
@@ -57,8 +46,8 @@ impl<P: Platform> Mapping<P> {
     /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches.
     ///
     /// Does not drop pages of shared memory, which have no other copy, or pages of direct files, which are
-    /// the storage itself. This call never waits for a pager. If another task is reading or writing back
-    /// pages of this file, the rest of the range therefore stays in the cache.
+    /// the storage itself. This call never waits for a pager. If another task is writing back pages of
+    /// this file, the rest of the range therefore stays in the cache. Pages that are being read stay too.
     ///
     /// # Locks
     ///
@@ -106,20 +95,7 @@ impl<P: Platform> Mapping<P> {
                 return ControlFlow::Break(index);
             }
             looks += 1;
-            // Relaxed, here and below: words change under the lock.
-            let shown = word.load(Relaxed);
-            let Some(pfn) = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn)) else {
-                return ControlFlow::Continue(());
-            };
-            // The mark comes first, so that a fault that cannot get the page waits for the lock instead of
-            // retrying.
-            word.store(shown | LEAVING, Relaxed);
-            if !self.take_unused(pfn) {
-                // Release pairs with the acquire of lookups.
-                word.store(shown, Release);
-                return ControlFlow::Continue(());
-            }
-            word.store(0, Relaxed);
+            let Some(pfn) = self.drop_if_clean(pages_go, word) else { return ControlFlow::Continue(()) };
             count += 1;
             if self.files().platform().frame(pfn).put() {
                 free.push(pfn);
@@ -132,29 +108,5 @@ impl<P: Platform> Mapping<P> {
         self.files().memory().free_frames(&mut free);
         self.pages_went(count);
         (count, end.break_value().unwrap_or(pages.end))
-    }
-
-    /// Returns true if only the cache has a reference to the page and the page is clean. The answer is a
-    /// hint, because lookups still find the page.
-    fn seems_unused(&self, pfn: Pfn) -> bool {
-        let frame = self.files().platform().frame(pfn);
-        frame.refs() == 1 && !frame.is_dirty()
-    }
-
-    /// Drops the cache's reference to a page that is clean and has no other reference. Returns true if the
-    /// reference was dropped.
-    fn take_unused(&self, pfn: Pfn) -> bool {
-        let frame = self.files().platform().frame(pfn);
-        if !frame.try_leave_cache() {
-            return false;
-        }
-        // Earlier holders of a reference marked the page as dirty if they wrote to it. No task can get a new
-        // reference any more.
-        if frame.is_dirty() {
-            frame.enter_cache();
-            return false;
-        }
-        frame.clear_rmap();
-        true
     }
 }

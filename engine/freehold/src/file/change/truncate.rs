@@ -34,6 +34,7 @@ use crate::{
     file::{
         Copies, MAX_BYTES,
         cache::radix::Stay,
+        contents::Stop,
         mapping::{FillError, Mapping, zero},
     },
     platform::Platform,
@@ -60,7 +61,8 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The file's content and invalidate locks for writing, its i_mmap lock for reading, and locks of page
-    /// tables one at a time. The caller holds no lock of an address space.
+    /// tables one at a time. No lock is held while a page is read. The caller holds no lock of an address
+    /// space.
     ///
     /// # Examples
     ///
@@ -80,15 +82,19 @@ impl<P: Platform> Mapping<P> {
         if size > MAX_BYTES {
             return Err(FillError::BeyondEnd);
         }
-        let unit = self.page_bytes();
-        if self.huge.is_some() && !size.is_multiple_of(unit) {
+        if self.huge.is_some() && !size.is_multiple_of(self.page_bytes()) {
             return Err(FillError::Invalid);
         }
-        let _content = self.content.write();
+        self.with_content(|| self.truncate_locked(size))
+    }
+
+    /// Implements [`truncate`](Self::truncate). The caller holds `content` for writing.
+    fn truncate_locked(&self, size: u64) -> Result<(), Stop> {
+        let unit = self.page_bytes();
         self.may_resize(size)?;
         let old = self.size();
         if self.is_zeroes() || (self.is_secret() && old != 0) {
-            return Err(FillError::Invalid);
+            return Err(FillError::Invalid.into());
         }
         let end = self.end_of_pages();
         if size > old {
@@ -167,7 +173,11 @@ impl<P: Platform> Mapping<P> {
         if self.is_secret() || self.is_zeroes() {
             return Err(FillError::Unsupported);
         }
-        let _content = self.content.write();
+        self.with_content(|| self.punch_locked(range.clone()))
+    }
+
+    /// Implements [`punch`](Self::punch). The caller holds `content` for writing.
+    fn punch_locked(&self, range: Range<u64>) -> Result<(), Stop> {
         self.may_change()?;
         let unit = self.page_bytes();
         let all = self.end_of_pages().get().saturating_mul(unit);
@@ -186,10 +196,13 @@ impl<P: Platform> Mapping<P> {
             return self.zero_part(start..end);
         }
         let edges = [start..inner.start, inner.end..end];
-        let mut edges = edges.into_iter().filter(|edge| !edge.is_empty() && edge.start < size);
+        let edges = edges.map(|edge| Some(edge).filter(|edge| !edge.is_empty() && edge.start < size));
         // All steps that can fail come before the first change.
-        if self.huge.is_none() {
-            edges.clone().try_for_each(|edge| self.page_to_zero(PageIndex::of_byte(edge.start)).map(drop))?;
+        let mut kept = [const { None }; 2];
+        for (edge, kept) in edges.iter().zip(&mut kept) {
+            if let Some(edge) = edge.as_ref().filter(|_| self.huge.is_none()) {
+                *kept = self.page_to_zero(PageIndex::of_byte(edge.start))?;
+            }
         }
         let pages_go = self.invalidate.write();
         let gone = PageRange::from(inner.start / unit..inner.end / unit);
@@ -198,7 +211,14 @@ impl<P: Platform> Mapping<P> {
         self.split_blocks(&pages_go, (start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Stay, |pages| self.unmap(pages, Copies::Stay));
         drop(pages_go);
-        edges.try_for_each(|edge| self.zero_part(edge))
+        for (edge, kept) in edges.into_iter().zip(kept) {
+            match (edge, kept) {
+                (Some(edge), Some(page)) => self.zero_page_part(&page, edge),
+                (Some(edge), None) => self.zero_part(edge)?,
+                (None, _) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Splits the blocks of which some pages are in `cut` and others are not. The smaller blocks that remain

@@ -132,6 +132,17 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
         unsafe { Counted::get_unless_zero(mapping) }
     }
 
+    /// Returns a counted reference to the file, for a caller that has borrowed the file. Returns `None` if
+    /// the file is about to be freed.
+    pub fn hold_borrowed(&self, file: &W::Owner<P>) -> Option<Counted<W::Owner<P>>> {
+        // Acquire: as in `mapping`.
+        let mapping = NonNull::new(self.mapping.load(Acquire))
+            .filter(|own| own.as_ptr().addr() == core::ptr::from_ref(file).addr())?;
+        // SAFETY: the pointer came from `as_ptr`. It points to the file that the caller has borrowed, so the
+        // file's memory is not freed during the call.
+        unsafe { Counted::get_unless_zero(mapping) }
+    }
+
     /// Returns a reference to the home whose address the caller found in the record of a frame. The frame is
     /// mapped or in a file's cache. Returns `None` if the home is about to be freed.
     ///
