@@ -45,6 +45,7 @@ mod pins;
 mod probes;
 mod ranges;
 mod readers;
+mod reads;
 mod reap;
 mod reclaim;
 mod reuse;

@@ -142,7 +142,7 @@ fn mapping_may_be_unmapped_during_a_read() {
     });
 }
 
-/// C-72: a fault may wait for a truncation, which waits for a read of the disk. The fault can be killed, and
+/// C-72: a fault waits for a read of the disk that another task has started. The fault can be killed, and
 /// the other tasks continue.
 #[test]
 fn c72_fault_is_killed_while_the_disk_hangs() {
@@ -190,7 +190,7 @@ fn c72_fault_is_killed_while_the_disk_hangs() {
 }
 
 #[test]
-fn c26_truncation_waits_for_a_read_in_progress() {
+fn c26_truncation_wins_over_a_read_in_progress() {
     for answer in [OPEN, BROKEN] {
         explore("truncation concurrent with a read that succeeds or fails", 30, move |locking| {
             let (scene, slow, file) = mapped(locking, MapFlags::SHARED);

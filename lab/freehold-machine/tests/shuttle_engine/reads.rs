@@ -1,0 +1,230 @@
+//! Reads that end on another CPU: requests that a device completes, fails, or drops while faults wait for the
+//! pages and a truncation or a hole removes them.
+//!
+//! The code under test is `file/read.rs` and `file/cache/reading.rs`. The device ([`Device`]) only queues its
+//! requests; a thread of the scenario serves them. A fault that is never woken is a deadlock, which the
+//! checker reports. The end of the scene detects a frame that was freed twice or never, and `Mapping::check`
+//! recounts the pages.
+
+use crate::{
+    explore::{explore, thread},
+    files::Opened,
+    scene::{PAGE, RW, Scene, beyond, page, unmap},
+};
+use freehold::{
+    PageIndex,
+    fault::FaultError,
+    file::{File, FileAccess, IoError, Mapping, Pager, ReadRequest},
+    platform::Platform,
+    space::{Locking, MapFlags},
+};
+use freehold_machine::Machine;
+use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+
+/// Number of pages of the file, and of the largest request.
+const PAGES: u64 = 2;
+
+/// A device whose requests wait in a queue. The first word of page `n` is `7 + n`.
+#[derive(Clone, Default)]
+struct Device {
+    /// A lock of the standard library, held without a wait in between.
+    queue: Arc<Mutex<Vec<ReadRequest<Machine>>>>,
+    /// Number of pages in all requests so far.
+    asked: Arc<AtomicU64>,
+}
+
+impl Pager<Machine> for Device {
+    fn read(&self, request: ReadRequest<Machine>) {
+        self.asked.fetch_add(request.len().get(), SeqCst);
+        self.queue.lock().unwrap().push(request);
+    }
+
+    fn read_pages(&self) -> u64 {
+        PAGES
+    }
+}
+
+impl Device {
+    /// Returns a scene, and a file on this device that the scene's process maps at page 0.
+    fn mapped(&self, locking: Locking) -> (Scene, Opened) {
+        let scene = Scene::new(locking);
+        let mapping = Mapping::new(&scene.engine, self.clone(), PAGES * PAGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "device").unwrap();
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        scene.process.mmap(page(0), PAGES * PAGE, RW, flags, Some(&file), 0).unwrap();
+        (scene, file)
+    }
+
+    /// Serves requests by `how` until `is_over` returns true.
+    fn serve(&self, is_over: impl Fn() -> bool, how: impl Fn(ReadRequest<Machine>)) {
+        while !is_over() {
+            let request = self.queue.lock().unwrap().pop();
+            match request {
+                Some(request) => how(request),
+                None => thread::yield_now(),
+            }
+        }
+    }
+}
+
+/// Fills the frame of a page and completes the page.
+fn complete(request: &mut ReadRequest<Machine>, index: PageIndex) {
+    if let Some(frame) = request.frame(index) {
+        request.platform().zero_frame(frame);
+        request.platform().write_frame(frame, 0, &[7 + index.get() as u8]);
+        request.complete(index, Ok(()));
+    }
+}
+
+/// Completes the pages of a request, the last first.
+fn complete_all(mut request: ReadRequest<Machine>) {
+    (0..PAGES).rev().for_each(|index| complete(&mut request, PageIndex::new(index)));
+}
+
+/// Ends a scene after its threads.
+fn end(scene: Scene, device: Device, file: Opened) {
+    unmap(&scene.process, 0..PAGES);
+    file.mapping().check();
+    assert!(device.queue.lock().unwrap().is_empty());
+    drop((device, file));
+    scene.assert_empty();
+    scene.end();
+}
+
+/// Three faults on two pages of one window read each page once, by one request or by two.
+#[test]
+fn faults_read_each_cold_page_once() {
+    explore("faults that wait for reads of two pages", 30, |locking| {
+        let device = Device::default();
+        let (scene, file) = device.mapped(locking);
+        let left = AtomicU64::new(3);
+        thread::scope(|scope| {
+            for (number, index) in [0, 1, 1].into_iter().enumerate() {
+                let (scene, left) = (&scene, &left);
+                scope.spawn(move || {
+                    let found = scene.process.load::<u64>(&mut scene.machine.cpu(number), page(index));
+                    assert_eq!(found, Ok(7 + index));
+                    left.fetch_sub(1, SeqCst);
+                });
+            }
+            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+        });
+        assert_eq!(device.asked.load(SeqCst), PAGES);
+        end(scene, device, file);
+    });
+}
+
+/// A truncation comes before, during or after a read. Neither waits for the other, the fault ends in every
+/// case, and the page is not seen after the truncation.
+#[test]
+fn truncation_wins_over_a_read_that_another_cpu_ends() {
+    explore("a truncation concurrent with the end of a read", 40, |locking| {
+        let device = Device::default();
+        let (scene, file) = device.mapped(locking);
+        let (left, cut) = (AtomicU64::new(1), AtomicU64::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let late = cut.load(SeqCst) != 0;
+                let found = scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1));
+                assert!(found == beyond(page(1)) || !late && found == Ok(8), "{found:?}");
+                left.fetch_sub(1, SeqCst);
+            });
+            scope.spawn(|| {
+                file.mapping().truncate(PAGE).unwrap();
+                cut.store(1, SeqCst);
+            });
+            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+        });
+        device.serve(|| device.queue.lock().unwrap().is_empty(), complete_all);
+        assert!(!file.mapping().has_page(PageIndex::new(1)) && file.mapping().present_pages() <= 1);
+        end(scene, device, file);
+    });
+}
+
+/// A hole is punched while a page is being read. The fault then reads the page again, and the end of the
+/// first read does not end the second.
+#[test]
+fn hole_makes_a_fault_read_the_page_again() {
+    explore("a hole concurrent with a read", 40, |locking| {
+        let device = Device::default();
+        let (scene, file) = device.mapped(locking);
+        let left = AtomicU64::new(2);
+        thread::scope(|scope| {
+            for number in 0..2 {
+                let (scene, left) = (&scene, &left);
+                scope.spawn(move || {
+                    let found = scene.process.load::<u64>(&mut scene.machine.cpu(number), page(1));
+                    assert_eq!(found, Ok(8));
+                    left.fetch_sub(1, SeqCst);
+                });
+            }
+            scope.spawn(|| file.mapping().punch(PAGE..2 * PAGE).unwrap());
+            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+        });
+        device.serve(|| device.queue.lock().unwrap().is_empty(), complete_all);
+        end(scene, device, file);
+    });
+}
+
+/// A page fails, and the other page fails because its request is dropped, on two CPUs. Every fault ends with
+/// SIGBUS.
+#[test]
+fn failures_wake_every_fault() {
+    explore("reads that fail while faults wait", 30, |locking| {
+        let device = Device::default();
+        let (scene, file) = device.mapped(locking);
+        let left = AtomicU64::new(3);
+        thread::scope(|scope| {
+            for (number, index) in [0, 1, 1].into_iter().enumerate() {
+                let (scene, left) = (&scene, &left);
+                scope.spawn(move || {
+                    let found = scene.process.load::<u64>(&mut scene.machine.cpu(number), page(index));
+                    assert_eq!(found, Err(FaultError::Bus { addr: page(index) }));
+                    left.fetch_sub(1, SeqCst);
+                });
+            }
+            scope.spawn(|| {
+                device.serve(
+                    || left.load(SeqCst) == 0,
+                    |mut request| {
+                        let rest = request.split_off(PageIndex::new(1));
+                        thread::scope(|scope| {
+                            scope.spawn(|| drop(rest));
+                            request.complete(PageIndex::new(0), Err(IoError));
+                        });
+                    },
+                );
+            });
+        });
+        assert_eq!(file.mapping().present_pages(), 0);
+        end(scene, device, file);
+    });
+}
+
+/// A write of a whole page replaces a read. The fault sees the written page, or the page that was read
+/// before.
+#[test]
+fn write_of_a_whole_page_concurrent_with_its_read() {
+    explore("a write of a page that is being read", 30, |locking| {
+        let device = Device::default();
+        let (scene, file) = device.mapped(locking);
+        let left = AtomicU64::new(1);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let found = scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1));
+                assert!([Ok(8), Ok(5)].contains(&found), "{found:?}");
+                left.fetch_sub(1, SeqCst);
+            });
+            scope.spawn(|| {
+                let mut bytes = [0; PAGE as usize];
+                bytes[0] = 5;
+                assert_eq!(file.mapping().write_at(PAGE, &bytes), Ok(PAGE as usize));
+            });
+            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+        });
+        device.serve(|| device.queue.lock().unwrap().is_empty(), complete_all);
+        assert_eq!(scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1)), Ok(5));
+        end(scene, device, file);
+    });
+}
