@@ -106,7 +106,14 @@ impl<P: Platform> Page<'_, P> {
             AnyRmapRoot::Anon(_) => FramePurpose::Anonymous,
             AnyRmapRoot::File(_) => FramePurpose::File,
         };
-        let new = engine.memory().alloc_like(self.level, purpose, PageOwner::SameAs(self.pfn), node);
+        let new = {
+            // A failure of the page's memory ends its charge under this lock, and the page then has no owner.
+            let _identity = engine.memory().lock_frame(self.pfn);
+            if !self.is_at_home() {
+                return Err(MigrateError::NoPage);
+            }
+            engine.memory().alloc_like(self.level, purpose, PageOwner::SameAs(self.pfn), node)
+        };
         let new = new.map_err(|_| MigrateError::OutOfMemory)?;
         let moved = match &self.home {
             AnyRmapRoot::Anon(_) => self.move_anon(new),

@@ -148,6 +148,7 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             limits(engine, &space, v);
             engine.failed_frames() > 0
         }
+        0 if v.below(2) == 0 => engine.migrate_to(pfn, v.below(2) as usize).is_ok(),
         0 => engine.migrate(pfn).is_ok(),
         1 if v.below(4) == 0 => engine.memory_failure(pfn).is_ok(),
         2 => engine.soft_offline(pfn).is_ok(),
