@@ -89,7 +89,7 @@ fn a_reused_frame_does_not_show_the_old_rmap_word() {
 fn a_page_that_moves_in_does_not_show_the_old_rmap_word() {
     walk_during(|frame| {
         let old = Frame::new();
-        old.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
+        old.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO, policy: 0 });
         frame.inherit(&old);
         frame.get();
         frame.add_map();
@@ -99,7 +99,7 @@ fn a_page_that_moves_in_does_not_show_the_old_rmap_word() {
 #[test]
 fn fork_of_a_reused_frame_does_not_show_the_old_rmap_word() {
     walk_during(|frame| {
-        frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
+        frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO, policy: 0 });
         frame.share().unwrap();
     });
 }
@@ -170,7 +170,7 @@ fn look_during(next_life: fn(&Cache)) {
 fn lookup_during_truncation_takes_no_reference_to_a_new_anonymous_page() {
     // The calls below use plain stores where the frame has only one reference.
     look_during(|Cache { frame, .. }| {
-        frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO });
+        frame.init_anon(AnonPage { rmap: 2, index: PageIndex::ZERO, policy: 0 });
         assert!(frame.share().is_some());
         frame.sub_map();
         assert!(!frame.put());

@@ -31,11 +31,10 @@ impl core::error::Error for IoError {}
 /// complete later.
 ///
 /// No lock of an address space is held when the engine calls a pager. During [`read`](Self::read) and
-/// [`read_page`](Self::read_page) no lock is held at all, with one exception: a write or truncation of the
-/// same file that needs a part of the page holds the content lock of the file. During the other functions the
-/// invalidate lock of the file is held, so they must not call an address space, whose locks come before those
-/// of files. With debug assertions the lock order is checked and such a call panics (hazard C-6). No lock is
-/// held when a pager is dropped.
+/// [`read_page`](Self::read_page) no lock is held at all. During the other functions the invalidate lock of
+/// the file is held, so they must not call an address space, whose locks come before those of files. With
+/// debug assertions the lock order is checked and such a call panics (hazard C-6). No lock is held when a
+/// pager is dropped.
 ///
 /// # Examples
 ///

@@ -358,7 +358,7 @@ impl<P: Platform> Mapping<P> {
         result
     }
 
-    /// Passes a request to the pager. The caller holds no lock except perhaps the file's content lock.
+    /// Passes a request to the pager. The caller holds no lock.
     pub(super) fn send_read(&self, request: ReadRequest<P>) {
         rank::will_wait::<P>(Rank::Mmap);
         self.pager().read(request);
@@ -400,7 +400,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// None. The caller holds no lock except perhaps the file's content lock.
+    /// None. The caller holds no lock.
     pub(super) fn wait_for_read(&self, index: PageIndex) -> Result<State, Killed> {
         rank::will_wait::<P>(Rank::Mmap);
         self.turn(index).wait::<P>(|| {
