@@ -22,7 +22,7 @@ use super::{
 use crate::{Pfn, counted::Counted, platform::Platform};
 use core::fmt;
 use freehold_sync::{
-    Killed, Rank, RwSemReadGuard, RwSemWriteGuard,
+    Killed, RwSemReadGuard, RwSemWriteGuard,
     atomic::{AtomicU64, Ordering::Relaxed},
     rank,
 };
@@ -360,7 +360,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Passes a request to the pager. The caller holds no lock.
     pub(super) fn send_read(&self, request: ReadRequest<P>) {
-        rank::will_wait::<P>(Rank::Mmap);
+        rank::holds_none::<P>();
         self.pager().read(request);
     }
 
@@ -402,7 +402,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// None. The caller holds no lock.
     pub(super) fn wait_for_read(&self, index: PageIndex) -> Result<State, Killed> {
-        rank::will_wait::<P>(Rank::Mmap);
+        rank::holds_none::<P>();
         self.turn(index).wait::<P>(|| {
             let rcu = P::rcu_read();
             self.cache.get(Stay::within::<P>(&rcu), index).map_or(State::Other, reading::watch)

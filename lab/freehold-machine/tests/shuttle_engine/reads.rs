@@ -56,6 +56,16 @@ impl Device {
         (scene, file)
     }
 
+    /// Completes requests until the number of tasks that wait for pages is 0.
+    fn complete_until_zero(&self, tasks: &AtomicU64) {
+        self.serve(|| tasks.load(SeqCst) == 0, complete_all);
+    }
+
+    /// Completes the requests that are left.
+    fn finish(&self) {
+        self.serve(|| self.queue.lock().unwrap().is_empty(), complete_all);
+    }
+
     /// Serves requests by `how` until `is_over` returns true.
     fn serve(&self, is_over: impl Fn() -> bool, how: impl Fn(ReadRequest<Machine>)) {
         while !is_over() {
@@ -108,7 +118,7 @@ fn faults_read_each_cold_page_once() {
                     left.fetch_sub(1, SeqCst);
                 });
             }
-            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+            scope.spawn(|| device.complete_until_zero(&left));
         });
         assert_eq!(device.asked.load(SeqCst), PAGES);
         end(scene, device, file);
@@ -134,9 +144,9 @@ fn truncation_wins_over_a_read_that_another_cpu_ends() {
                 file.mapping().truncate(PAGE).unwrap();
                 cut.store(1, SeqCst);
             });
-            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+            scope.spawn(|| device.complete_until_zero(&left));
         });
-        device.serve(|| device.queue.lock().unwrap().is_empty(), complete_all);
+        device.finish();
         assert!(!file.mapping().has_page(PageIndex::new(1)) && file.mapping().present_pages() <= 1);
         end(scene, device, file);
     });
@@ -160,9 +170,9 @@ fn hole_makes_a_fault_read_the_page_again() {
                 });
             }
             scope.spawn(|| file.mapping().punch(PAGE..2 * PAGE).unwrap());
-            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+            scope.spawn(|| device.complete_until_zero(&left));
         });
-        device.serve(|| device.queue.lock().unwrap().is_empty(), complete_all);
+        device.finish();
         end(scene, device, file);
     });
 }
@@ -221,9 +231,9 @@ fn write_of_a_whole_page_concurrent_with_its_read() {
                 bytes[0] = 5;
                 assert_eq!(file.mapping().write_at(PAGE, &bytes), Ok(PAGE as usize));
             });
-            scope.spawn(|| device.serve(|| left.load(SeqCst) == 0, complete_all));
+            scope.spawn(|| device.complete_until_zero(&left));
         });
-        device.serve(|| device.queue.lock().unwrap().is_empty(), complete_all);
+        device.finish();
         assert_eq!(scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1)), Ok(5));
         end(scene, device, file);
     });
