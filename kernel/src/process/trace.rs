@@ -320,11 +320,7 @@ pub fn stop(frame: &mut Frame, word: u32, info: Option<Info>) -> u32 {
             tell(&tracer, here, word);
             continue;
         }
-        let mut state = here.trace.state.lock();
-        let goes_on = state.stop.as_ref().is_none_or(|stop| stop.resumed.is_some());
-        let stop = if goes_on { state.stop.take() } else { None };
-        drop(state);
-        if goes_on {
+        if let Some(stop) = take_resumed(here) {
             waiting.cancel();
             return stop.map_or(0, |stop| take_copy(here, frame, &stop));
         }
@@ -417,6 +413,14 @@ fn take_copy(here: &Thread, frame: &mut Frame, stop: &Stop) -> u32 {
     stop.resumed.unwrap_or(0)
 }
 
+/// If the calling thread is to continue, takes its stop, which a tracer that has ended leaves as `None`.
+#[expect(clippy::option_option, reason = "whether the thread continues, and the stop")]
+fn take_resumed(here: &Thread) -> Option<Option<Box<Stop>>> {
+    let mut state = here.trace.state.lock();
+    let continues = state.stop.as_ref().is_none_or(|stop| stop.resumed.is_some());
+    continues.then(|| state.stop.take())
+}
+
 /// Sends SIGCHLD to the tracer, and wakes its threads that wait for tracees.
 fn tell(tracer: &Arc<Process>, here: &Thread, word: u32) {
     if !tracer.action(SIGCHLD).has(SA_NOCLDSTOP) {
@@ -443,13 +447,9 @@ pub fn stop_before_end(here: &Thread, status: Status) {
     drop(tracer);
     loop {
         let waiting = wait::enqueue(key(here), u32::MAX);
-        let mut state = here.trace.state.lock();
-        let goes_on = state.stop.as_ref().is_none_or(|stop| stop.resumed.is_some());
-        let stop = if goes_on { state.stop.take() } else { None };
-        drop(state);
-        if goes_on {
+        if take_resumed(here).is_some() {
             waiting.cancel();
-            return drop(stop);
+            return;
         }
         waiting.sleep(Sleep::Deaf, u64::MAX);
     }
