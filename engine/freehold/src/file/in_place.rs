@@ -87,8 +87,8 @@ impl<P: Platform> Mapping<P> {
     /// Drops pages that this task has read into frames of a run, unless they are in use or were written.
     fn drop_read(&self, pages: PageRange) {
         let lock = self.invalidate.write();
-        let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), pages, |_, word| {
-            if let Some(pfn) = self.drop_if_clean(&lock, word) {
+        let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), pages, |index, word| {
+            if let Some(pfn) = self.drop_if_clean(&lock, index, word) {
                 self.pages_went(1);
                 // The frame came from the platform, as a part of a run, and returns to it.
                 if self.files().platform().frame(pfn).put() {

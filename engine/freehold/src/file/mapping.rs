@@ -70,8 +70,8 @@ use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 /// The pages of a file and the VMAs that map it: the counterpart of Linux's inode and address_space.
 ///
 /// Dropping the last reference to the file frees its pages, dirty or not. Open files and VMAs hold
-/// references. A file system whose [`Pager`] has a backing store calls [`write_back`](Self::write_back)
-/// before it drops its own reference.
+/// references. A file system whose [`Pager`] has a backing store writes the pages back before it drops its own
+/// reference.
 ///
 /// # Examples
 ///
@@ -235,10 +235,8 @@ impl<P: Platform> Mapping<P> {
         huge: Option<HugeFile>,
         sealable: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        let committed = match kind == Kind::Memory && huge.is_none() {
-            true => Committed::Pages,
-            false => Committed::Nothing,
-        };
+        let counts = kind == Kind::Memory && huge.is_none();
+        let committed = if counts { Committed::Pages } else { Committed::Nothing };
         Self::of_kind_committed(files, pager, size, kind, huge, sealable, committed)
     }
 
@@ -417,8 +415,11 @@ impl<P: Platform> Mapping<P> {
         pgoff.block(self.page_shift() - PAGE_SHIFT)
     }
 
-    /// Stores a new size in bytes. The caller holds `content` for writing.
+    /// Stores a new size in bytes, after the pager has recorded it. The caller holds `content` for writing.
     pub(crate) fn publish_size(&self, size: u64) {
+        if size != self.size() {
+            self.pager().resized(size);
+        }
         self.size.store(size, Release);
     }
 

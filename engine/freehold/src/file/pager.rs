@@ -2,9 +2,10 @@
 //! the pager of shared memory.
 //!
 //! `read.rs` makes requests to read pages, and passes them to the pager without a lock. All other functions
-//! are called with the invalidate lock held: `change/write_back.rs` writes pages, `kinds/direct.rs` gets
-//! frames of storage, and `remove.rs` discards pages. Such a call delays truncation of this file but no other
-//! file. A pager may sleep. A new function of the trait needs a default body, because embedders implement the
+//! are called with a lock of the file held: `change/write_back.rs` writes pages, `kinds/direct.rs` gets
+//! frames of storage, `remove.rs` discards pages and asks for their release, and `mapping.rs` announces a new
+//! size. Such a call delays truncation of this file but no other file. A pager may sleep, except in `release`
+//! and `resized`. A new function of the trait needs a default body, because embedders implement the
 //! trait. `tests/munmap/hooks.rs` tests pagers that call the engine, and `tests/files/reads.rs` tests pagers
 //! that hang or complete their requests later.
 
@@ -31,8 +32,8 @@ impl core::error::Error for IoError {}
 /// complete later.
 ///
 /// No lock of an address space is held when the engine calls a pager. During [`read`](Self::read) and
-/// [`read_page`](Self::read_page) no lock is held at all. During the other functions the invalidate lock of
-/// the file is held, so they must not call an address space, whose locks come before those of files. With
+/// [`read_page`](Self::read_page) no lock is held at all. During the other functions the invalidate lock or
+/// the content lock of the file is held, so they must not call an address space, whose locks come before those of files. With
 /// debug assertions the lock order is checked and such a call panics (hazard C-6). No lock is held when a
 /// pager is dropped.
 ///
@@ -130,6 +131,28 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     fn direct_access(&self, platform: &P, index: PageIndex) -> Result<ForeignFrames, IoError> {
         let _ = (platform, index);
         Err(IoError)
+    }
+
+    /// Releases a clean page that the engine wants to drop from the cache, because its memory is needed. With
+    /// true, the default, the page leaves the cache; the pager forgets what it has stored about the page. With
+    /// false, the page stays.
+    ///
+    /// No task can find the page during the call. The call must not sleep: other tasks wait for the
+    /// invalidate lock, which is held for writing. Pages that are cut off or punched out are not released but
+    /// [discarded](Self::discard).
+    fn release(&self, index: PageIndex) -> bool {
+        let _ = index;
+        true
+    }
+
+    /// Records a new size of the file in bytes, before tasks can see it. Called for each change of the size by
+    /// [`write_at`](crate::file::Mapping::write_at), [`truncate`](crate::file::Mapping::truncate) and
+    /// allocation, in the order of the changes, so that the file system and the engine always agree on the
+    /// last size. The pages that a smaller size cuts off are discarded afterwards.
+    ///
+    /// The call must not sleep: the content lock is held for writing.
+    fn resized(&self, size: u64) {
+        let _ = size;
     }
 
     /// Discards whole pages that were cut off or punched out. From now on the pages read as zeroes. Requests

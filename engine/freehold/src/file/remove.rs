@@ -100,12 +100,13 @@ impl<P: Platform> Mapping<P> {
         count
     }
 
-    /// Removes a page from the cache if it is clean and only the cache has a reference to it. Returns the
-    /// frame, whose last reference the caller now has and drops. The caller holds `invalidate` for writing,
-    /// and counts the page.
+    /// Removes a page from the cache if it is clean, only the cache has a reference to it, and the pager
+    /// releases it. Returns the frame, whose last reference the caller now has and drops. The caller holds
+    /// `invalidate` for writing, and counts the page.
     pub(in crate::file) fn drop_if_clean(
         &self,
         _pages_go: &RwSemWriteGuard<'_, P>,
+        index: PageIndex,
         word: &AtomicU64,
     ) -> Option<Pfn> {
         // Relaxed, here and below: the words of pages in the cache change under the lock.
@@ -114,7 +115,7 @@ impl<P: Platform> Mapping<P> {
         // The mark comes first, so that a fault that cannot get the page waits for the lock instead of
         // retrying.
         word.store(shown | LEAVING, Relaxed);
-        if !self.take_unused(pfn) {
+        if !self.take_unused(index, pfn) {
             // Release pairs with the acquire of lookups.
             word.store(shown, Release);
             return None;
@@ -130,16 +131,16 @@ impl<P: Platform> Mapping<P> {
         frame.refs() == 1 && !frame.is_dirty()
     }
 
-    /// Drops the cache's reference to a page that is clean and has no other reference. Returns true if the
-    /// reference was dropped.
-    fn take_unused(&self, pfn: Pfn) -> bool {
+    /// Drops the cache's reference to a page that is clean, has no other reference and is released by the
+    /// pager. Returns true if the reference was dropped.
+    fn take_unused(&self, index: PageIndex, pfn: Pfn) -> bool {
         let frame = self.files().platform().frame(pfn);
         if !frame.try_leave_cache() {
             return false;
         }
         // Earlier holders of a reference marked the page as dirty if they wrote to it. No task can get a new
-        // reference any more.
-        if frame.is_dirty() {
+        // reference any more. The pager is asked last, because it forgets the page if it agrees.
+        if frame.is_dirty() || !self.pager().release(index) {
             frame.enter_cache();
             return false;
         }

@@ -145,6 +145,81 @@ fn drop_clean_keeps_pages_of_shared_memory() {
     world.end();
 }
 
+/// A disk that keeps its odd pages in the cache, and stores the sizes and the pages that it is told.
+#[derive(Clone, Default)]
+struct Keeper(Arc<Mutex<Vec<(&'static str, u64)>>>);
+
+impl Keeper {
+    /// Returns the calls since the last call of this function.
+    fn calls(&self) -> Vec<(&'static str, u64)> {
+        std::mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+impl Pager<Machine> for Keeper {
+    fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        Disk.read_page(platform, index, frame)
+    }
+
+    fn release(&self, index: PageIndex) -> bool {
+        self.0.lock().unwrap().push(("release", index.get()));
+        index.get().is_multiple_of(2)
+    }
+
+    fn resized(&self, size: u64) {
+        self.0.lock().unwrap().push(("size", size));
+    }
+
+    fn discard(&self, pages: PageRange) {
+        self.0.lock().unwrap().push(("discard", pages.start.get()));
+    }
+}
+
+#[test]
+fn pager_keeps_pages_that_it_does_not_release() {
+    for locking in Locking::ALL {
+        let world = World::new();
+        let keeper = Keeper::default();
+        let (file, process) = (open(&world, keeper.clone(), 5, false), world.process(locking));
+        let mut cpu = world.machine.cpu(0);
+        file.mapping().write_at(4 * PAGE, b"dirty").unwrap();
+        assert_eq!(left_after(&file, || assert_eq!(file.drop_clean(ALL), 2)), [1, 3, 4]);
+        // The pager is not asked about the dirty page.
+        assert_eq!(keeper.calls(), [0, 1, 2, 3].map(|page| ("release", page)));
+        // A page that was kept is as usable as before.
+        let at = map(&process, &file, 5);
+        process.store(&mut cpu, at + PAGE, 11u64).unwrap();
+        assert_eq!(number(&file, 1), 11);
+        process.munmap(at, 5 * PAGE).unwrap();
+        file.mapping().write_back(ALL).unwrap();
+        assert_eq!((world.engine().drop_clean(u64::MAX), keeper.calls().len()), (1, 3));
+        file.mapping().truncate(0).unwrap();
+        assert_eq!(keeper.calls(), [("size", 0), ("discard", 0)]);
+        drop((file, process, cpu));
+        world.end();
+    }
+}
+
+#[test]
+fn pager_records_each_new_size() {
+    let world = World::new();
+    let keeper = Keeper::default();
+    let file = open(&world, keeper.clone(), 2, false);
+    let mapping = file.mapping();
+    mapping.write_at(0, &[1; 9]).unwrap();
+    assert_eq!(keeper.calls(), []);
+    // The size of a write grows page by page.
+    mapping.write_at(2 * PAGE, &vec![1; PAGE as usize + 9]).unwrap();
+    assert_eq!(keeper.calls(), [("size", 3 * PAGE), ("size", 3 * PAGE + 9)]);
+    mapping.truncate(9 * PAGE).unwrap();
+    mapping.truncate(9 * PAGE).unwrap();
+    mapping.punch(PAGE..2 * PAGE).unwrap();
+    mapping.truncate(PAGE).unwrap();
+    assert_eq!(keeper.calls(), [("size", 9 * PAGE), ("discard", 1), ("size", PAGE), ("discard", 1)]);
+    drop(file);
+    world.end();
+}
+
 /// A disk that drops clean pages of its own file while it reads or writes a page.
 #[derive(Clone, Default)]
 struct Meddler {

@@ -4,7 +4,8 @@
 //! ```text
 //! mark      a page that seems unused is marked as leaving: later lookups do not find it
 //! unused?   the cache drops its reference if no other reference is left: no lookup raises the count any more
-//! clean?    then the page is dropped; otherwise it becomes visible again
+//! clean?    if not, the page becomes visible again
+//! release?  the pager may keep the page, which then becomes visible again; otherwise the page is dropped
 //! ```
 //!
 //! This operation zaps nothing and waits for nothing. An entry that maps a page holds a reference, so mapped
@@ -20,7 +21,7 @@
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
 //! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,
-//! `memory-drop-only-copy`, `memory-drop-referenced` and `memory-drop-waits` in `xtask/mutants` removes one
+//! `memory-drop-only-copy`, `memory-drop-release` and `memory-drop-waits` in `xtask/mutants` removes one
 //! check, and a test of `tests/files/drop_clean.rs` then fails. `shuttle_engine/drop_clean.rs` drops pages
 //! while other tasks begin to use them.
 
@@ -41,8 +42,9 @@ const LOOKS: u64 = if CHECKED { 2 } else { 1 << 12 };
 type Free = ArrayVec<Pfn, 64>;
 
 impl<P: Platform> Mapping<P> {
-    /// Drops the clean pages of this range from the cache, unless they are mapped or in use. The next access
-    /// to such a page reads it from the backing store again. Returns the number of dropped pages. Implements
+    /// Drops the clean pages of this range from the cache, unless they are mapped or in use, or the pager
+    /// [keeps](crate::file::Pager::release) them. The next access to such a page reads it from the backing
+    /// store again. Returns the number of dropped pages. Implements
     /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches.
     ///
     /// Does not drop pages of shared memory, which have no other copy, or pages of direct files, which are
@@ -95,7 +97,9 @@ impl<P: Platform> Mapping<P> {
                 return ControlFlow::Break(index);
             }
             looks += 1;
-            let Some(pfn) = self.drop_if_clean(pages_go, word) else { return ControlFlow::Continue(()) };
+            let Some(pfn) = self.drop_if_clean(pages_go, index, word) else {
+                return ControlFlow::Continue(());
+            };
             count += 1;
             if self.files().platform().frame(pfn).put() {
                 free.push(pfn);
