@@ -70,8 +70,8 @@ use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 /// The pages of a file and the VMAs that map it: the counterpart of Linux's inode and address_space.
 ///
 /// Dropping the last reference to the file frees its pages, dirty or not. Open files and VMAs hold
-/// references. A file system whose [`Pager`] has a backing store writes the pages back before it drops its own
-/// reference.
+/// references. A file system whose [`Pager`] has a backing store writes the pages back before it drops its
+/// own reference.
 ///
 /// # Examples
 ///
@@ -197,14 +197,8 @@ impl<P: Platform> Mapping<P> {
         size: u64,
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(
-            files.files(),
-            pager,
-            size,
-            if shmem { Kind::Memory } else { Kind::Cached },
-            None,
-            false,
-        )
+        let kind = if shmem { Kind::Memory } else { Kind::Cached };
+        Self::of_kind(files.files(), pager, size, kind, None, false)
     }
 
     /// Creates shared memory of `size` bytes that can be sealed: a memfd.
@@ -420,6 +414,11 @@ impl<P: Platform> Mapping<P> {
         if size != self.size() {
             self.pager().resized(size);
         }
+        self.store_size(size);
+    }
+
+    /// Stores a size that the pager knows. The caller holds `content` for writing.
+    pub(super) fn store_size(&self, size: u64) {
         self.size.store(size, Release);
     }
 

@@ -33,9 +33,9 @@ impl core::error::Error for IoError {}
 ///
 /// No lock of an address space is held when the engine calls a pager. During [`read`](Self::read) and
 /// [`read_page`](Self::read_page) no lock is held at all. During the other functions the invalidate lock or
-/// the content lock of the file is held, so they must not call an address space, whose locks come before those of files. With
-/// debug assertions the lock order is checked and such a call panics (hazard C-6). No lock is held when a
-/// pager is dropped.
+/// the content lock of the file is held, so they must not call an address space, whose locks come before
+/// those of files. With debug assertions the lock order is checked and such a call panics (hazard C-6). No
+/// lock is held when a pager is dropped.
 ///
 /// # Examples
 ///
@@ -134,8 +134,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     }
 
     /// Releases a clean page that the engine wants to drop from the cache, because its memory is needed. With
-    /// true, the default, the page leaves the cache; the pager forgets what it has stored about the page. With
-    /// false, the page stays.
+    /// true, the default, the page leaves the cache; the pager forgets what it has stored about the page.
+    /// With false, the page stays.
     ///
     /// No task can find the page during the call. The call must not sleep: other tasks wait for the
     /// invalidate lock, which is held for writing. Pages that are cut off or punched out are not released but
@@ -145,8 +145,8 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         true
     }
 
-    /// Records a new size of the file in bytes, before tasks can see it. Called for each change of the size by
-    /// [`write_at`](crate::file::Mapping::write_at), [`truncate`](crate::file::Mapping::truncate) and
+    /// Records a new size of the file in bytes, before tasks can see it. Called for each change of the size
+    /// by [`write_at`](crate::file::Mapping::write_at), [`truncate`](crate::file::Mapping::truncate) and
     /// allocation, in the order of the changes, so that the file system and the engine always agree on the
     /// last size. The pages that a smaller size cuts off are discarded afterwards.
     ///

@@ -155,7 +155,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Removes whole pages from the cache, and calls `unmap` to remove them from page tables. The caller
-    /// holds `content` and `invalidate` for writing and has published the size.
+    /// holds `content` and `invalidate` for writing and has published the size. Afterwards, the caller tells
+    /// the pager to discard the pages, unless the storage has lost them already.
     pub(in crate::file) fn cut(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,
@@ -186,7 +187,6 @@ impl<P: Platform> Mapping<P> {
             huge.cut(self.files().memory(), with_room, gone);
         }
         self.prune(pages_go, with_room);
-        self.pager().discard(pages);
     }
 
     /// Allocates what a later `cut` needs, so that the cut cannot fail. The caller holds `content` and
@@ -210,6 +210,9 @@ impl<P: Platform> Mapping<P> {
         self.cut(&pages_go, pages, Copies::Go, |_| {
             debug_assert!(false, "a VMA maps memory that is being cleared")
         });
+        if !pages.is_empty() {
+            self.pager().discard(pages);
+        }
     }
 
     /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages.

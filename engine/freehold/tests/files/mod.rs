@@ -12,6 +12,7 @@
 //! before a flush (`cached_translations.rs`), and removal without a wait for readers (`read_sections.rs`). A
 //! new way to remove pages of a file belongs in the lists of the last two files.
 
+mod adopt_size;
 mod advice;
 mod cached_translations;
 mod direct;

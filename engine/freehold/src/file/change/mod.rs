@@ -3,6 +3,7 @@
 //! | file | operation |
 //! | --- | --- |
 //! | `truncate.rs` | truncation and hole punching: removes pages, and explains why no fault maps a removed page |
+//! | `adopt_size.rs` | adopts a size that the storage has already |
 //! | `unmap.rs` | clears the entries of pages, for the other operations |
 //! | `write_back.rs` | writes dirty pages to the backing store |
 //! | `exchange.rs` | moves a page to another frame |
@@ -14,6 +15,7 @@
 //! lock and the i_mmap lock. A new operation gets a file here and visits the VMAs with `each_mapper`
 //! (`rmap/tree/`), as `unmap.rs` does. `mapping.rs` (in the folder above) has the states of a page.
 
+mod adopt_size;
 mod drop_clean;
 mod exchange;
 mod revoke;

@@ -43,6 +43,15 @@ use core::ops::Range;
 use freehold_sync::{RwSemWriteGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
+/// The order in which the cache and the storage get a new size.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Storage {
+    /// A program sets the size, and the pager is told.
+    Follows,
+    /// The storage has the size already.
+    Leads,
+}
+
 impl<P: Platform> Mapping<P> {
     /// Sets the size of the file. If the file shrinks, the pages beyond the new size are removed from the
     /// cache and from page tables, including private copies. An access beyond the new size then raises
@@ -85,11 +94,11 @@ impl<P: Platform> Mapping<P> {
         if self.huge.is_some() && !size.is_multiple_of(self.page_bytes()) {
             return Err(FillError::Invalid);
         }
-        self.with_content(|| self.truncate_locked(size))
+        self.with_content(|| self.truncate_locked(size, Storage::Follows))
     }
 
     /// Implements [`truncate`](Self::truncate). The caller holds `content` for writing.
-    fn truncate_locked(&self, size: u64) -> Result<(), Stop> {
+    pub(super) fn truncate_locked(&self, size: u64, storage: Storage) -> Result<(), Stop> {
         let unit = self.page_bytes();
         self.may_resize(size)?;
         let old = self.size();
@@ -112,8 +121,14 @@ impl<P: Platform> Mapping<P> {
         let (last, pages_go) = loop {
             // The bytes that are cut off the last page must read as zeroes if the file grows again.
             let Some(index) = cut_within else { break (None, self.invalidate.write()) };
-            let last = self.page_to_zero(index)?;
+            let last = match storage {
+                Storage::Follows => self.page_to_zero(index)?,
+                Storage::Leads => self.get_page(index),
+            };
             let pages_go = self.invalidate.write();
+            if storage == Storage::Leads {
+                self.stop_read(&pages_go, index);
+            }
             // Since the lookup, a page may have entered the cache, or another page may have replaced `last`
             // because the memory of `last` failed.
             let is_still = match &last {
@@ -126,16 +141,25 @@ impl<P: Platform> Mapping<P> {
         };
         self.regions.may_lose(PageRange::new(PageIndex::new(size / unit), gone.end))?;
         self.prepare_cut()?;
-        self.publish_size(size);
+        match storage {
+            Storage::Follows => self.publish_size(size),
+            Storage::Leads => self.store_size(size),
+        }
         self.uncharge_cut(old, size);
         if size < old {
             self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
         }
         self.cut(&pages_go, gone, Copies::Go, |pages| self.unmap(pages, Copies::Go));
+        if storage == Storage::Follows && !gone.is_empty() {
+            self.pager().discard(gone);
+        }
         if let Some(last) = last {
             let platform = self.files().platform();
             zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
-            platform.frame(*last).set_dirty();
+            // The storage has the same zeroes already if it leads.
+            if storage == Storage::Follows {
+                platform.frame(*last).set_dirty();
+            }
         }
         // Relaxed: guarded by `content`.
         self.reserved_end.store(0, Relaxed);
@@ -210,6 +234,9 @@ impl<P: Platform> Mapping<P> {
         self.prepare_cut()?;
         self.split_blocks(&pages_go, (start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Stay, |pages| self.unmap(pages, Copies::Stay));
+        if !gone.is_empty() {
+            self.pager().discard(gone);
+        }
         drop(pages_go);
         for (edge, kept) in edges.into_iter().zip(kept) {
             match (edge, kept) {
