@@ -5,8 +5,15 @@
 //! them. Requests are plain values. A [`FrameRequest`] begins with [`pages`](FrameRequest::pages) or
 //! [`blocks`](FrameRequest::blocks); `of`, `with` and `on` set one field each. Only
 //! [`order`](FrameRequest::order) binds the platform. A platform may use the other fields to choose a node,
-//! to account memory to a space, or to decide how long it tries. The kernel of this repository ignores these
-//! fields.
+//! to keep memory that can move apart from memory that cannot, or to decide how long it tries.
+//!
+//! A request has no field for the following properties, because their values are the same for all requests:
+//!
+//! | property | value |
+//! | --- | --- |
+//! | may wait | yes with normal effort: no spin lock is held. Not for a task that waits for a lock of the engine |
+//! | may start input or output | yes with normal effort, unless it calls the engine |
+//! | may use a reserve | no: operations that free memory request no frames and no page tables |
 //!
 //! The types are public API of `freehold` (`freehold::platform`): a new purpose or field is visible to every
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
@@ -27,13 +34,14 @@ pub struct FrameRequest<'s, Mmu> {
     pub order: u32,
     /// The NUMA node of the frames.
     pub node: NodeChoice,
-    /// The use of the frames. Of a batch of single frames, only the first is sure to have this use.
+    /// The use of the frames. Of a batch of single frames, only the first is sure to have this use. But
+    /// either all frames of the batch are [movable](FramePurpose::is_movable) or none is.
     pub purpose: FramePurpose,
-    /// The space that faults or makes the call. `None` if the request is for the engine, a pool, or a file.
-    /// Single frames are allocated in batches: the first is for this space, and the others are for the next
-    /// spaces that need one on the same processor. A platform therefore knows which space causes the work;
-    /// [`charge`](crate::platform::Platform::charge) says which space owns which frame.
-    pub space: Option<&'s Mmu>,
+    /// The owner of the page that the frame will have. `None` if the request is for the engine or a pool.
+    /// Single frames are allocated in batches: the first is for this owner, and the others are for the next
+    /// pages that need a frame on the same processor. [`charge`](crate::platform::Platform::charge) says
+    /// which owner has which frame.
+    pub owner: Option<PageOwner<'s, Mmu>>,
     /// How hard the platform should try.
     pub effort: AllocEffort,
 }
@@ -60,14 +68,26 @@ pub enum NodeChoice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FramePurpose {
-    /// Pages of private memory of programs. They can be moved to other frames while programs run.
+    /// Pages of private memory of programs.
     Anonymous,
-    /// Pages of files and of shared memory. They can also be moved.
+    /// Pages of files and of shared memory.
     File,
     /// Pages of a pool of huge pages.
     HugePool,
+    /// Pages of spaces without an MMU, whose addresses are the frames.
+    NoMmu,
     /// Frames of zeroes that the engine keeps during its whole life.
     Engine,
+}
+
+impl FramePurpose {
+    /// Returns true if `Engine::migrate` of `freehold` can move the page to another frame, except
+    /// while the page is pinned. A platform that keeps movable pages apart from others can make large blocks
+    /// free. A page of a pool cannot be moved while it is free in the pool.
+    #[inline]
+    pub const fn is_movable(self) -> bool {
+        matches!(self, FramePurpose::Anonymous | FramePurpose::File)
+    }
 }
 
 /// The owner of pages, for [`Platform::charge`](crate::platform::Platform::charge).
@@ -102,10 +122,10 @@ impl FileId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllocEffort {
-    /// Only memory that is free now. If there is none, the caller continues with less (for example smaller
-    /// pages), and nothing fails.
+    /// Only memory that is free now, without waiting and without input or output. If there is none, the
+    /// caller continues with less (for example smaller pages), and nothing fails.
     Opportunistic,
-    /// A reasonable effort, which may include reclaim of memory that belongs to other parts of the kernel.
+    /// A reasonable effort, which may include waiting, and reclaim of memory of other parts of the kernel.
     /// The engine's own memory cannot be reclaimed here, because
     /// [`alloc_frames`](crate::platform::Platform::alloc_frames) must not call the engine. If the request
     /// fails, most operations ask [`memory_short`](crate::platform::Platform::memory_short) without locks,
@@ -125,10 +145,10 @@ impl NodeChoice {
 }
 
 impl<'s, Mmu> FrameRequest<'s, Mmu> {
-    /// Returns a request for single frames on any node, for no particular space, with normal effort.
+    /// Returns a request for single frames on any node, for no owner, with normal effort.
     #[inline]
     pub const fn pages(purpose: FramePurpose) -> Self {
-        FrameRequest { order: 0, node: NodeChoice::Any, purpose, space: None, effort: AllocEffort::Normal }
+        FrameRequest { order: 0, node: NodeChoice::Any, purpose, owner: None, effort: AllocEffort::Normal }
     }
 
     /// Returns a request like [`pages`](Self::pages), but for blocks of the size that one entry of `level`
@@ -137,10 +157,10 @@ impl<'s, Mmu> FrameRequest<'s, Mmu> {
         FrameRequest { order: level.frames().trailing_zeros(), ..Self::pages(purpose) }
     }
 
-    /// Sets the space that causes the request.
+    /// Sets the owner of the page.
     #[inline]
-    pub const fn of(self, space: &'s Mmu) -> Self {
-        FrameRequest { space: Some(space), ..self }
+    pub const fn of(self, owner: PageOwner<'s, Mmu>) -> Self {
+        FrameRequest { owner: Some(owner), ..self }
     }
 
     /// Sets the effort.

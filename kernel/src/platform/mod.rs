@@ -238,7 +238,7 @@ unsafe impl Platform for Machine {
         count
     }
 
-    fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+    fn alloc_run(&self, _: &FrameRequest<'_, SpaceCpus>, frames: u64) -> Option<Pfn> {
         let order = frames.next_power_of_two().ilog2();
         let first = frames::alloc_for_program(order)?;
         // SAFETY: the frames are a part of the block, and nothing uses them.

@@ -261,7 +261,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         }
     }
 
-    fn alloc_run(&self, frames: u64) -> Option<Pfn> {
+    fn alloc_run(&self, _: &FrameRequest<'_, Mmu<F>>, frames: u64) -> Option<Pfn> {
         context::check("alloc_run", context::SLEEPS);
         self.inner.alloc_run(frames)
     }

@@ -3,8 +3,8 @@
 //!
 //! Each CPU accesses only its own cache, so no lock is needed. A CPU that wants the frames of other caches
 //! sets a request in each of them; the CPU of such a cache fulfils the request when it next frees a frame.
-//! Frames move between a cache and the platform in batches. Every frame in a cache is free and has a zero
-//! record (`frame/mod.rs`). `memory/mod.rs` allocates and frees single frames here.
+//! Frames move between a cache and the platform in batches. Every frame in a cache is free, has a zero record
+//! (`frame/mod.rs`), and was requested for a purpose that is movable. `memory/mod.rs` allocates and frees single frames here.
 //! `tests/heap_in_use/idle.rs` of `freehold` tests that a trim empties the caches.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 
@@ -89,17 +89,18 @@ impl<P: Platform> FrameCache<P> {
     }
 
     /// Returns a free frame of any node, with undefined contents and a zero record. The platform gets
-    /// `request` if no frame is kept here.
+    /// `request` if no frame is kept here. The purpose of the request is movable.
     #[inline]
     pub fn alloc(&self, platform: &P, request: FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
+        debug_assert!(request.purpose.is_movable(), "{:?} memory from the caches", request.purpose);
         match self.magazines.with(Magazine::pop) {
             Some(frame) => Ok(frame),
             None => self.refill(platform, &request),
         }
     }
 
-    /// Like [`alloc`](Self::alloc), but obeys the nodes of the request. Frames in the cache may belong to any
-    /// node, so the frame comes from the platform.
+    /// Like [`alloc`](Self::alloc), but obeys the nodes and the purpose of the request. Frames in the cache
+    /// may belong to any node, and are all movable, so the frame comes from the platform.
     #[cold]
     pub fn alloc_on(platform: &P, request: &FrameRequest<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         let mut frame = [Pfn::new(0)];

@@ -67,7 +67,8 @@ impl<P: Platform> Memory<P> {
     pub fn new(platform: P) -> Result<Self, NoMemory> {
         let frames = FrameCache::try_new()?;
         let pools = [HugePool::try_new(&platform, Level::Pmd)?, HugePool::try_new(&platform, Level::Pud)?];
-        let zero = frames.alloc(&platform, FrameRequest::pages(FramePurpose::Engine))?;
+        // Not from the caches, whose frames are all movable.
+        let zero = FrameCache::alloc_on(&platform, &FrameRequest::pages(FramePurpose::Engine))?;
         platform.zero_frame(zero);
         let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
         Ok(Memory { frames, zero, huge_zero, pools, failed, platform })
@@ -160,12 +161,13 @@ impl<P: Platform> Memory<P> {
     /// once, and is exclusive; its contents are zeroed if `zero` is set.
     #[inline(always)]
     pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
-        let request = FrameRequest::pages(FramePurpose::Anonymous).of(space);
+        let owner = PageOwner::Space(space);
+        let request = FrameRequest::pages(FramePurpose::Anonymous).of(owner);
         let frame = match page.policy {
             0 => self.frames.alloc(&self.platform, request)?,
             _ => FrameCache::alloc_on(&self.platform, &request.on(NodeChoice::of(page)))?,
         };
-        let frame = self.charged(frame, PageOwner::Space(space))?;
+        let frame = self.charged(frame, owner)?;
         self.platform.frame(frame).init_anon(page);
         if zero {
             self.platform.zero_frame(frame);
@@ -176,9 +178,10 @@ impl<P: Platform> Memory<P> {
     /// Allocates a frame for the page `index` of a page cache, which gets the only reference. The contents
     /// are undefined.
     pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
-        let request = FrameRequest::pages(FramePurpose::File);
+        let owner = PageOwner::File(FileId::new(kind.rmap));
+        let request = FrameRequest::pages(FramePurpose::File).of(owner);
         let frame = self.frames.alloc(&self.platform, request)?;
-        let frame = self.charged(frame, PageOwner::File(FileId::new(kind.rmap)))?;
+        let frame = self.charged(frame, owner)?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)
     }
@@ -220,7 +223,7 @@ impl<P: Platform> Memory<P> {
     ) -> Result<Pfn, NoMemory> {
         match level {
             Level::Pte => {
-                let request = FrameRequest::pages(purpose);
+                let request = FrameRequest::pages(purpose).of(owner);
                 let frame = match node {
                     None => self.frames.alloc(&self.platform, request)?,
                     Some(node) => FrameCache::alloc_on(&self.platform, &request.on(NodeChoice::Only(node)))?,

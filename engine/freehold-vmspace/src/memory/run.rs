@@ -10,7 +10,7 @@
 use crate::{
     CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn,
     frame::Frame,
-    platform::{FileId, PageOwner, Platform},
+    platform::{FileId, FramePurpose, FrameRequest, PageOwner, Platform},
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -36,7 +36,8 @@ impl<P: Platform> Run<P> {
 
     /// Allocates frames with undefined contents. For zero pages, returns the [`empty`](Self::empty) run.
     pub fn alloc(memory: &Counted<Memory<P>>, pages: PageCount) -> Result<Self, NoMemory> {
-        Self::alloc_as(memory, pages, PageOwner::Caller, |_, frame| frame.init_run())
+        let purpose = FramePurpose::NoMmu;
+        Self::alloc_as(memory, pages, purpose, PageOwner::Caller, |_, frame| frame.init_run())
     }
 
     /// Allocates frames for the pages of a file from `index` on, with undefined contents.
@@ -53,13 +54,15 @@ impl<P: Platform> Run<P> {
     ) -> Result<Self, NoMemory> {
         assert!(index.checked_add(pages.get()).is_some(), "{pages:?} pages of a file from {index:?} on");
         let owner = PageOwner::File(FileId::new(kind.rmap));
-        Self::alloc_as(memory, pages, owner, |n, frame| frame.init_cache(kind, index + n))
+        let purpose = FramePurpose::File;
+        Self::alloc_as(memory, pages, purpose, owner, |n, frame| frame.init_cache(kind, index + n))
     }
 
     /// Allocates a run, charges it, and calls `init` with the record and the position of each frame.
     fn alloc_as(
         memory: &Counted<Memory<P>>,
         pages: PageCount,
+        purpose: FramePurpose,
         owner: PageOwner<'_, P::Mmu>,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
@@ -70,8 +73,9 @@ impl<P: Platform> Run<P> {
         if pages == 0 {
             return Ok(Self::empty(memory));
         }
-        let again = || memory.flush_cache().then(|| platform.alloc_run(pages)).flatten();
-        let first = platform.alloc_run(pages).or_else(again).ok_or(NoMemory)?;
+        let request = FrameRequest::pages(purpose).of(owner);
+        let again = || memory.flush_cache().then(|| platform.alloc_run(&request, pages)).flatten();
+        let first = platform.alloc_run(&request, pages).or_else(again).ok_or(NoMemory)?;
         if !platform.charge(owner, first, pages) {
             (0..pages).for_each(|n| memory.free_frame(first.add(n)));
             return Err(NoMemory);

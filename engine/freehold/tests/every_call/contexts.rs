@@ -62,7 +62,7 @@ fn calls(machine: &Machine) -> Vec<Call<'_>> {
         ("rcu_barrier", Box::new(<Machine>::rcu_barrier)),
         ("alloc_table", Box::new(|| done(machine.alloc_table()))),
         ("alloc_frames", Box::new(move || done(frame()))),
-        ("alloc_run", Box::new(|| done(machine.alloc_run(1)))),
+        ("alloc_run", Box::new(|| done(machine.alloc_run(&FrameRequest::pages(FramePurpose::NoMmu), 1)))),
         // SAFETY: the list is empty, so no frame is freed.
         ("free_frames", Box::new(|| unsafe { machine.free_frames(&[]) })),
         ("zero_frame", Box::new(move || machine.zero_frame(one))),

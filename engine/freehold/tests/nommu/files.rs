@@ -4,7 +4,11 @@
 //! frames, and the number of frames in use.
 
 use super::*;
-use freehold::{PageIndex, PageRange, error::MunmapError};
+use freehold::{
+    PageIndex, PageRange,
+    error::MunmapError,
+    platform::{FramePurpose, FrameRequest},
+};
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -273,7 +277,7 @@ fn storage_in_memory_is_mapped_in_place() {
     let flat = Flat::new();
     let (one, other) = (flat.space(), flat.space());
     let machine = flat.world.machine.clone();
-    let first = machine.alloc_run(4).unwrap();
+    let first = machine.alloc_run(&FrameRequest::pages(FramePurpose::NoMmu), 4).unwrap();
     (0..4u64).for_each(|n| machine.write_frame(first.add(n), 0, &(50 + n).to_le_bytes()));
     let asked = Arc::new(AtomicU64::new(0));
     let rom = Rom { machine, first, pages: 4, asked: asked.clone() };

@@ -18,8 +18,8 @@
 use freehold::{
     Pfn,
     platform::{
-        AllocEffort, Frame, FramePurpose, FrameRequest, MemoryShortage, NodeChoice, PageOwner, Platform,
-        ShortageAnswer,
+        AllocEffort, FileId, Frame, FramePurpose, FrameRequest, MemoryShortage, NodeChoice, PageOwner,
+        Platform, ShortageAnswer,
     },
 };
 use freehold_machine::{Machine, Mmu, exempt};
@@ -28,7 +28,11 @@ use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomi
 use std::{
     cell::{Cell, RefCell},
     ptr::NonNull,
-    sync::{Arc, Mutex, mpsc::Sender},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+        mpsc::Sender,
+    },
 };
 
 /// A function that a thread runs at a gate.
@@ -121,21 +125,58 @@ pub struct Gated {
     pub write: Gate,
     /// Passed before a frame is filled with zeroes.
     pub zero: Gate,
-    /// All frame requests, except those for page tables.
+    /// All requests for frames.
     pub asked: Arc<Mutex<Vec<Asked>>>,
+    /// The number of requests for page tables.
+    pub tables: Arc<AtomicU64>,
     /// The number of nodes. Successive blocks of 2 MiB belong to successive nodes.
     pub nodes: usize,
 }
 
-/// One call of `alloc_frames`.
+/// One call of `alloc_frames` or `alloc_run`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     pub order: u32,
     pub node: NodeChoice,
     pub purpose: FramePurpose,
-    /// The root table of the address space.
-    pub root: Option<Pfn>,
+    pub owner: Option<AskedOwner>,
     pub effort: AllocEffort,
+    pub frames: AskedFrames,
+}
+
+impl Asked {
+    fn new(request: &FrameRequest<'_, Mmu<X86_4>>, frames: AskedFrames) -> Self {
+        let FrameRequest { order, node, purpose, owner, effort } = *request;
+        let owner = owner.map(|owner| match owner {
+            PageOwner::Space(mmu) => AskedOwner::Space(mmu.root()),
+            PageOwner::File(file) => AskedOwner::File(file),
+            PageOwner::Caller => AskedOwner::Caller,
+            PageOwner::SameAs(pfn) => AskedOwner::SameAs(pfn),
+            other => unimplemented!("{other:?}"),
+        });
+        Asked { order, node, purpose, owner, effort, frames }
+    }
+}
+
+/// The owner that a request names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedOwner {
+    /// The space with this root table.
+    Space(Pfn),
+    File(FileId),
+    Caller,
+    SameAs(Pfn),
+}
+
+/// The number of frames of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedFrames {
+    /// One frame, or one block.
+    One,
+    /// Several single frames.
+    Batch,
+    /// Consecutive frames.
+    Run(u64),
 }
 
 impl Gated {
@@ -148,6 +189,7 @@ impl Gated {
             write: Gate::default(),
             zero: Gate::default(),
             asked: Arc::default(),
+            tables: Arc::default(),
             nodes: 1,
         }
     }
@@ -246,6 +288,7 @@ unsafe impl Host for Gated {
 // SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl TableMemory for Gated {
     fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+        self.tables.fetch_add(1, SeqCst);
         self.machine.alloc_table()
     }
 
@@ -278,9 +321,9 @@ unsafe impl Platform for Gated {
     type Mmu = Mmu<X86_4>;
 
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize {
-        let FrameRequest { order, node, purpose, space, effort } = *request;
-        let root = space.map(|space| space.root());
-        exempt(|| self.asked.lock().unwrap().push(Asked { order, node, purpose, root, effort }));
+        let FrameRequest { order, node, .. } = *request;
+        let frames = if out.len() == 1 { AskedFrames::One } else { AskedFrames::Batch };
+        exempt(|| self.asked.lock().unwrap().push(Asked::new(request, frames)));
         if node == NodeChoice::Any {
             return self.machine.alloc_frames(request, out);
         }
@@ -295,6 +338,11 @@ unsafe impl Platform for Gated {
         // SAFETY: the machine has just allocated the frames, and nothing uses them.
         unsafe { self.machine.free_frames(&others) };
         got
+    }
+
+    fn alloc_run(&self, request: &FrameRequest<'_, Self::Mmu>, frames: u64) -> Option<Pfn> {
+        exempt(|| self.asked.lock().unwrap().push(Asked::new(request, AskedFrames::Run(frames))));
+        self.machine.alloc_run(request, frames)
     }
 
     fn nodes(&self) -> usize {
