@@ -828,7 +828,7 @@ const LAYERS: &[&[&str]] = &[
     &["features", "settings"],
     &["error"],
     &["committed"],
-    &["wait"],
+    &["wait", "shortage"],
     &["vma/flags", "vma/info"],
     &["uprobe/state"],
     &["rmap/tree"],

@@ -218,9 +218,10 @@ pub unsafe trait Platform: TableMemory + Host {
 
     /// Takes `frames` consecutive frames, which need not begin at a multiple of their number, with undefined
     /// contents. Returns the first. The request says what the frames are for; its order is 0. An allocator
-    /// whose blocks are larger keeps the surplus. The engine frees the frames one by one or together. Returns `None` if memory is exhausted or fragmented, or if the platform does not support
-    /// runs. Address spaces without an MMU need runs. Blocks of shared memory are runs too; without runs,
-    /// shared memory has single pages.
+    /// whose blocks are larger keeps the surplus. The engine frees the frames one by one or together. Returns
+    /// `None` if memory is exhausted or fragmented, or if the platform does not support runs. Address spaces
+    /// without an MMU need runs. Blocks of shared memory are runs too; without runs, shared memory has single
+    /// pages.
     fn alloc_run(&self, request: &FrameRequest<'_, Self::Mmu>, frames: u64) -> Option<Pfn> {
         let _ = (request, frames);
         None

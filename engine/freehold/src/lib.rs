@@ -130,6 +130,7 @@ extern crate alloc;
 
 #[macro_use]
 mod settings;
+mod shortage;
 
 pub mod call;
 mod committed;

@@ -1,5 +1,5 @@
 //! Operations that find no memory ask the platform at a safe point, and are tried again
-//! (`src/space/shortage.rs`, `Platform::memory_short`). The tests use up the memory of a machine (`starve`) or
+//! (`src/shortage.rs`, `Platform::memory_short`). The tests use up the memory of a machine (`starve`) or
 //! make allocations fail, and install an answer with `Machine::set_memory_short`.
 //!
 //! `sweep::retried` repeats every operation with a failure at every allocation. `shuttle_engine/shortage.rs`
@@ -12,13 +12,13 @@ use crate::support::{
     *,
 };
 use freehold::{
-    PageRange,
+    PageIndex, PageRange,
     call::{Advice, LockFlags, RemapFlags},
     engine::HugePages,
-    error::MadviseError,
+    error::{FillError, MadviseError},
     fault::{Access, FaultError},
     platform::{
-        MemoryShortage,
+        MemoryShortage, PageOwner,
         ShortageAnswer::{self, Fail, Retry},
     },
     remote::{AccessMode, PinFlags},
@@ -28,6 +28,7 @@ use freehold::{
 };
 use freehold_machine::{Mmu, Shadow};
 use std::{
+    cell::RefCell,
     collections::BTreeMap,
     sync::{
         Arc, Mutex,
@@ -308,8 +309,8 @@ fn mprotect_continues_behind_the_part_that_it_has_completed() {
     }
 }
 
-/// mlock, mbind, mseal and MADV_DONTFORK change two VMAs, of which the second must be split. Another task changes
-/// the first one at the safe point.
+/// mlock, mbind, mseal and MADV_DONTFORK change two VMAs, of which the second must be split. Another task
+/// changes the first one at the safe point.
 #[test]
 fn changes_of_flags_continue_behind_the_part_that_they_have_completed() {
     type Call = fn(&AddressSpace<Machine>) -> bool;
@@ -364,6 +365,108 @@ fn changes_of_flags_continue_behind_the_part_that_they_have_completed() {
         let asked = with_every_failure(locking, prepare, meanwhile, |process| call(process), |()| (), check);
         assert!(asked > 0, "{name} {locking:?}");
     }
+}
+
+/// Another task undoes the change of the first of two VMAs at the safe point.
+#[test]
+fn registration_with_a_userfaultfd_continues_behind_the_part_that_it_has_completed() {
+    thread_local! {
+        static UFFD: RefCell<Option<Userfaultfd<Machine>>> = const { RefCell::new(None) };
+    }
+    fn change(register: bool, pages: u64) -> bool {
+        UFFD.with_borrow(|uffd| match (uffd.as_ref().unwrap(), register) {
+            (uffd, true) => uffd.register(BASE, pages * PAGE, RegisterMode::WP).is_ok(),
+            (uffd, false) => uffd.unregister(BASE, pages * PAGE).is_ok(),
+        })
+    }
+    let is_registered = |space: &AddressSpace<Machine>, page: u64| {
+        space.vma_info(BASE + page * PAGE).unwrap().flags.contains(VmFlags::UFFD_WP)
+    };
+    for (locking, registers) in
+        Locking::ALL.into_iter().flat_map(|locking| [(locking, true), (locking, false)])
+    {
+        let prepare = |process: &Process| {
+            anon(process, BASE, 2);
+            process.mmap(BASE + 2 * PAGE, 4 * PAGE, R, FIXED, None, 0).unwrap();
+            process.madvise(BASE + 2 * PAGE, 4 * PAGE, Advice::DontDump).unwrap();
+            UFFD.set(Some(Userfaultfd::new(process.space(), UffdConfig::default()).unwrap()));
+            assert!(registers || change(true, 6));
+        };
+        // The right to execute records that the first part was changed back.
+        let meanwhile = move |space: &AddressSpace<Machine>| {
+            if is_registered(space, 0) == registers {
+                assert!(change(!registers, 2));
+                space.mprotect(BASE, PAGE, Prot::EXEC).unwrap();
+            }
+        };
+        let check = |process: &Process| {
+            let undone = process.vma_info(BASE).unwrap().flags.contains(VmFlags::EXEC);
+            assert_eq!(
+                is_registered(process, 0) != registers,
+                undone,
+                "the change of the other task is kept"
+            );
+            let changed = [2, 3, 4].map(|page| is_registered(process, page) == registers);
+            assert_eq!(changed, [true, true, false]);
+            UFFD.take();
+        };
+        let asked = with_every_failure(locking, prepare, meanwhile, |_| change(registers, 4), |()| (), check);
+        assert!(asked > 0, "{locking:?} {registers}");
+    }
+}
+
+#[test]
+fn write_to_a_file_asks_for_memory_after_each_page_and_without_its_lock() {
+    with_hoard(|world, _, hoard, _| {
+        let pages = 3 * u64::from(ROUNDS);
+        let file = Mapping::memfd(world.engine(), PAGE).unwrap();
+        file.write_at(0, &[1]).unwrap();
+        assert!(starve(hoard) > pages);
+        let (space, next, written) = (hoard.space().clone(), AtomicU64::new(0), file.clone());
+        // Each answer takes the locks of the file, and frees a single page.
+        let answer = move |shortage: &Shortage<'_>| {
+            let PageOwner::File(owner) = shortage.owner else { panic!("{:?}", shortage.owner) };
+            assert_eq!(owner, written.file_id());
+            written.write_at(0, &[2]).unwrap();
+            let page = next.fetch_add(1, SeqCst);
+            space.madvise(HOARD + page * PAGE, PAGE, Advice::DontNeed).map_or(Fail, |()| Retry)
+        };
+        let data = vec![7; (pages * PAGE) as usize];
+        let (done, asked) = answering(&world.machine, answer, || file.write_at(PAGE, &data));
+        assert_eq!((done, file.present_pages()), (Ok(data.len()), pages + 1));
+        assert!(asked > u64::from(ROUNDS), "{asked}");
+        let mut found = [0; 2];
+        file.read_at(PAGE - 1, &mut found).unwrap();
+        assert_eq!(found, [0, 7]);
+        file.read_at(0, &mut found).unwrap();
+        assert_eq!(found[0], 2);
+    });
+}
+
+#[test]
+fn reads_and_fills_of_files_ask_the_platform_for_memory() {
+    type Call = fn(&Mapping<Machine>) -> Result<(), FillError>;
+    let calls: [(&str, Call); 5] = [
+        ("fill", |file| file.fill(PageIndex::new(1))),
+        ("reserve", |file| file.reserve(PageIndex::new(1))),
+        ("read_at", |file| file.read_at(PAGE, &mut [0; 8]).map(drop)),
+        ("truncate", |file| file.truncate(PAGE + 8)),
+        ("punch", |file| file.punch(PAGE + 8..PAGE + 16)),
+    ];
+    with_hoard(|world, _, hoard, _| {
+        for (name, call) in calls {
+            let file = world.file(2);
+            let pages = starve(hoard);
+            let space = hoard.space().clone();
+            let failed = answering(&world.machine, |_| Fail, || call(file.mapping()));
+            assert_eq!(failed, (Err(FillError::NoMemory), 1), "{name}");
+            let answer = move |_: &Shortage<'_>| {
+                space.madvise(HOARD, pages * PAGE, Advice::DontNeed).map_or(Fail, |()| Retry)
+            };
+            assert_eq!(answering(&world.machine, answer, || call(file.mapping())), (Ok(()), 1), "{name}");
+            hoard.munmap(HOARD, 1 << 28).unwrap();
+        }
+    });
 }
 
 /// A device has translations again when the second attempt begins, so each attempt must be announced.

@@ -4,7 +4,8 @@
 //! Each CPU accesses only its own cache, so no lock is needed. A CPU that wants the frames of other caches
 //! sets a request in each of them; the CPU of such a cache fulfils the request when it next frees a frame.
 //! Frames move between a cache and the platform in batches. Every frame in a cache is free, has a zero record
-//! (`frame/mod.rs`), and was requested for a purpose that is movable. `memory/mod.rs` allocates and frees single frames here.
+//! (`frame/mod.rs`), and was requested for a purpose that is movable. `memory/mod.rs` allocates and frees
+//! single frames here.
 //! `tests/heap_in_use/idle.rs` of `freehold` tests that a trim empties the caches.
 #![expect(unsafe_code, reason = "frees frames to the platform")]
 

@@ -90,7 +90,7 @@ macro_rules! verb_error {
 }
 
 /// Error of an operation that is tried again after memory or addresses have become free
-/// (`space/shortage.rs`).
+/// (`shortage.rs`).
 pub(crate) trait LacksMemory: From<Killed> {
     /// Returns true if memory was short, and the failed attempt has changed nothing that another attempt
     /// would not find.

@@ -22,12 +22,14 @@ use crate::{
     PAGE_SIZE,
     file::{MAX_BYTES, zero},
     platform::Platform,
+    shortage::ShortageRounds,
     wait::Rounds,
 };
 use core::ops::Range;
 use freehold_vmspace::{PageIndex, PageRange};
 
 /// The reason why a step under the content lock cannot continue.
+#[derive(Clone, Copy)]
 pub(in crate::file) enum Stop {
     /// This page must first be read, without the lock.
     Absent(PageIndex),
@@ -61,6 +63,22 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.read_at(PAGE_SIZE + 2, &mut [0; 64]), Ok(4), "up to the end of the file");
     /// ```
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FillError> {
+        self.read_by(offset, out, |index| self.retry_when_short(|| self.page(index)))
+    }
+
+    /// Reads bytes like [`read_at`](Self::read_at), but does not ask the platform for memory. The caller may
+    /// hold the content lock.
+    pub(crate) fn try_read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FillError> {
+        self.read_by(offset, out, |index| self.page(index))
+    }
+
+    /// Implements [`read_at`](Self::read_at) with a function that returns a page.
+    fn read_by<'s>(
+        &'s self,
+        offset: u64,
+        out: &mut [u8],
+        page: impl Fn(PageIndex) -> Result<CachedPage<'s, P>, FillError>,
+    ) -> Result<usize, FillError> {
         if self.huge.is_some() {
             return Ok(self.read_huge(offset, out));
         }
@@ -75,7 +93,7 @@ impl<P: Platform> Mapping<P> {
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
             let left = self.size().saturating_sub(at);
-            let page = match self.page(PageIndex::of_byte(at)) {
+            let page = match page(PageIndex::of_byte(at)) {
                 _ if left == 0 => break,
                 Ok(page) => page,
                 // The file shrank during the read, or earlier pages were already read: return a short count.
@@ -95,8 +113,8 @@ impl<P: Platform> Mapping<P> {
     /// # Errors
     ///
     /// Fails if the first page cannot be read or allocated, if a seal forbids the write, or if the file would
-    /// exceed the largest size. Fails with `Invalid` for secret memory and for files of huge pages, which can
-    /// only be mapped.
+    /// exceed the largest size. If memory runs out, another write may come between two parts of this one.
+    /// Fails with `Invalid` for secret memory and for files of huge pages, which can only be mapped.
     ///
     /// # Locks
     ///
@@ -124,13 +142,14 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let mut done = 0;
-        let written = self.with_content(|| {
+        let written = self.with_content(|shortage| {
             self.may_change()?;
             // These pages stay in the cache until the end of the write, which is therefore not interrupted by
             // another write.
             let _kept = self.keep_parts(offset + done as u64, &data[done..])?;
             while done < data.len() {
                 done += self.write_part(offset + done as u64, &data[done..])?;
+                shortage.progressed();
             }
             Ok(())
         });
@@ -138,30 +157,33 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Calls `step` with the content lock held for writing. If `step` needs a page that is absent, releases
-    /// the lock, reads the page and calls `step` again. `step` has then changed nothing, or continues behind
-    /// its change.
+    /// the lock, reads the page and calls `step` again. If `step` finds no memory, releases the lock, asks
+    /// the platform and calls `step` again. `step` has then changed nothing, or continues behind its change.
+    /// It reports progress in its argument.
     ///
     /// # Errors
     ///
     /// Fails with the error of `step`, or if the page cannot be read.
     pub(in crate::file) fn with_content<R>(
         &self,
-        mut step: impl FnMut() -> Result<R, Stop>,
+        mut step: impl FnMut(&mut ShortageRounds) -> Result<R, Stop>,
     ) -> Result<R, FillError> {
-        let mut rounds = Rounds::new();
+        let (mut rounds, mut shortage) = (Rounds::new(), ShortageRounds::new());
         loop {
             let content = self.content.write();
-            let absent = match step() {
+            let stop = match step(&mut shortage) {
                 Ok(done) => return Ok(done),
-                Err(Stop::Failed(error)) => return Err(error),
-                Err(Stop::Absent(index)) => index,
+                Err(stop) => stop,
             };
             drop(content);
-            match self.fill(absent) {
-                Ok(()) | Err(FillError::BeyondEnd) => {}
-                Err(error) => return Err(error),
+            let ready = match stop {
+                Stop::Absent(index) => self.try_fill(index),
+                Stop::Failed(error) => Err(error),
+            };
+            match (ready, stop) {
+                (Ok(()), _) | (Err(FillError::BeyondEnd), Stop::Absent(_)) => rounds.again::<P>()?,
+                (Err(error), _) => self.again_when_short(&mut shortage, error)?,
             }
-            rounds.again::<P>()?;
         }
     }
 
@@ -221,7 +243,7 @@ impl<P: Platform> Mapping<P> {
                 Some(page) => return Ok(Some(page)),
                 None if whole => return Ok(None),
                 None if index < self.end() && self.waits_for_pager() => return Err(Stop::Absent(index)),
-                None if index < self.end() => self.fill(index)?,
+                None if index < self.end() => self.try_fill(index)?,
                 None => self.fill_new(index)?,
             }
         }

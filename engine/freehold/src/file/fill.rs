@@ -7,8 +7,8 @@
 //!
 //! A page that must be read is only marked under this lock. The pager reads it with no lock held, and all
 //! tasks that need the page wait for that one read (`read.rs`, `cache/reading.rs`). Every path that needs a
-//! page comes through [`fill`](Mapping::fill), or through `read_ahead`, which does not wait. The caller holds
-//! no lock of an address space, because the wait may be long.
+//! page comes through [`try_fill`](Mapping::try_fill), or through `read_ahead`, which does not wait. The
+//! caller holds no lock of an address space, because the wait may be long.
 //!
 //! `cache/new_page.rs` describes a page that is not published yet. `remove.rs` removes pages. `kinds/huge.rs`
 //! adds pages to files of huge pages, and `kinds/direct.rs` adds frames of storage.
@@ -38,7 +38,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails with a [`FillError`]; the cache is then unchanged.
+    /// Fails with a [`FillError`]; the cache is then unchanged. Without memory, asks the platform first
+    /// ([`Platform::memory_short`]).
     ///
     /// # Locks
     ///
@@ -57,6 +58,12 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.fill(PageIndex::new(4)), Err(FillError::BeyondEnd));
     /// ```
     pub fn fill(&self, index: PageIndex) -> Result<(), FillError> {
+        self.retry_when_short(|| self.try_fill(index))
+    }
+
+    /// Brings a page into the cache like [`fill`](Self::fill), but fails at once if there is no memory. The
+    /// caller may hold the content lock if the file is not read from a pager that waits.
+    pub(crate) fn try_fill(&self, index: PageIndex) -> Result<(), FillError> {
         let mut rounds = Rounds::new();
         loop {
             let pages_stay = self.stay_to_fill(index)?;
@@ -151,12 +158,12 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.present_pages(), 0);
     /// ```
     pub fn reserve(&self, index: PageIndex) -> Result<(), FillError> {
-        self.with_content(|| {
+        self.with_content(|_| {
             if index < self.end() {
                 return match self.waits_for_pager() {
                     true if self.has_page(index) => Ok(()),
                     true => Err(Stop::Absent(index)),
-                    false => Ok(self.fill(index)?),
+                    false => Ok(self.try_fill(index)?),
                 };
             }
             if !self.is_shmem() || self.huge.is_some() || self.is_secret() {
@@ -283,13 +290,14 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Returns a page inside the file, and brings it into the cache if necessary.
+    /// Returns a page inside the file, and brings it into the cache if necessary. Fails at once if there is
+    /// no memory.
     pub(crate) fn page(&self, index: PageIndex) -> Result<CachedPage<'_, P>, FillError> {
         let mut rounds = Rounds::new();
         loop {
             match self.get_page(index) {
                 Some(page) => return Ok(page),
-                None => self.fill(index)?,
+                None => self.try_fill(index)?,
             }
             rounds.again::<P>()?;
         }

@@ -62,7 +62,7 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.present_pages(), 4);
     /// ```
     pub fn lay_out(&self) -> Result<(), FillError> {
-        self.lay_out_and_stay().map(drop)
+        self.retry_when_short(|| self.lay_out_and_stay().map(drop))
     }
 
     /// Brings pages into the cache like [`lay_out`](Self::lay_out). No page can leave the cache until the
@@ -117,7 +117,7 @@ impl<P: Platform> Mapping<P> {
         let (mut read, mut rounds) = (false, Rounds::new());
         while index < self.end() {
             if self.is_direct() {
-                match self.fill(index) {
+                match self.try_fill(index) {
                     Err(FillError::BeyondEnd) => {}
                     filled => filled?,
                 }

@@ -39,6 +39,7 @@ mod read;
 mod remove;
 mod sealing;
 mod seals;
+mod shortage;
 
 pub(crate) use cache::{
     entry::{LOST, Word},

@@ -28,6 +28,7 @@ use crate::{
     error::{MmapError, NoMemory},
     file::{File, FillError, Mapping, Writing},
     platform::Platform,
+    shortage::ShortageRounds,
     space::{MapFlags, Prot},
     vma::flags::VmFlags,
 };
@@ -93,7 +94,8 @@ impl<P: Platform> NoMmuSpace<P> {
     ///   not of all, is already mapped;
     /// - [`NotMappable`](MmapError::NotMappable): the mapping is shared, and the file does not lie in
     ///   contiguous frames or ends before the end of the mapping;
-    /// - [`OutOfMemory`](MmapError::OutOfMemory): no contiguous memory is left;
+    /// - [`OutOfMemory`](MmapError::OutOfMemory): no contiguous memory is left, and the platform could make
+    ///   none free;
     /// - [`Io`](MmapError::Io): the file could not be read.
     ///
     /// # Locks
@@ -127,12 +129,18 @@ impl<P: Platform> NoMmuSpace<P> {
         // An address hint cannot be honoured without an MMU.
         let _ = addr;
         let request = self.decode(len, prot, flags, file, offset)?;
+        let order = request.pages.get().checked_next_power_of_two().map_or(0, u64::ilog2);
+        self.retry_when_short(ShortageRounds::of_order(order), || self.try_mmap(&request))
+    }
+
+    /// Makes one attempt of [`mmap`](Self::mmap).
+    fn try_mmap(&self, request: &Request<'_, P>) -> Result<u64, MmapError> {
         // `_writing` is held until the frames have references. A call that seals the file recognizes used
         // pages by their references.
         let _writing = request.begin_writing()?;
-        let (region, start) = self.region(&request)?;
+        let (region, start) = self.region(request)?;
         let range = start..start + request.pages.bytes();
-        let mut area = Area::new(region, range, prot, request.shared);
+        let mut area = Area::new(region, range, request.prot, request.shared);
         area.file = request.file.cloned();
         area.offset = request.first.byte();
         let area = Box::try_new(area).map_err(NoMemory::from)?;

@@ -47,6 +47,9 @@
 //! 3. **A region is created before the space is locked and released after the space is unlocked.** No page is
 //!    read, zeroed or copied while a lock of an address space is held.
 //!
+//! A call that finds no memory releases these locks, asks the platform, and is tried again
+//! ([`Platform::memory_short`]).
+//!
 //! # Why this module is not a separate crate
 //!
 //! A file and its regions refer to each other. [`Mapping`](crate::file::Mapping) owns the tree of its regions
@@ -72,14 +75,11 @@
 //! # use freehold_machine::{Machine, MachineConfig};
 //!
 //! # let platform: Machine = Machine::new(MachineConfig::backed(16 << 20))?;
-//! let engine = Engine::new(platform, Config::default())?;
-//! let regions = Regions::new(&engine)?;
-//! let space = NoMmuSpace::new(&regions)?;
-//! let at = space.mmap(0, 10_000, Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS, None, 0)?;
-//! assert_eq!(space.pages(), 3);
-//! space.munmap(at, 4096)?;
-//! assert_eq!(space.find(at), None);
-//! assert_eq!(space.find(at + 4096).unwrap().range, at + 4096..at + 3 * 4096);
+//! let engine = Engine::new(platform, Config::default())?; let regions = Regions::new(&engine)?; let space =
+//! NoMmuSpace::new(&regions)?; let at = space.mmap(0, 10_000, Prot::READ | Prot::WRITE, MapFlags::PRIVATE |
+//! MapFlags::ANONYMOUS, None, 0)?; assert_eq!(space.pages(), 3); space.munmap(at, 4096)?;
+//! assert_eq!(space.find(at), None); assert_eq!(space.find(at + 4096).unwrap().range, at + 4096..at + 3 *
+//! 4096);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -94,9 +94,10 @@ pub use regions::{RegionCounts, Regions};
 
 use crate::{
     counted::{Counted, Shared},
-    error::NoMemory,
+    error::{LacksMemory, NoMemory},
     file::File,
-    platform::Platform,
+    platform::{PageOwner, Platform},
+    shortage::ShortageRounds,
     space::Prot,
 };
 use area::{Area, Areas};
@@ -184,6 +185,28 @@ impl<P: Platform> NoMmuSpace<P> {
     pub fn new(regions: &Counted<Regions<P>>) -> Result<Counted<Self>, NoMemory> {
         let areas = Locked::new(Rank::Mmap, Areas::new());
         Ok(Counted::try_new(NoMmuSpace { areas, regions: regions.clone() })?)
+    }
+
+    /// Makes `attempt`, and repeats it while memory is short and the platform can make some free. A failed
+    /// attempt leaves no lock held and nothing changed. The caller holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of the last attempt, or with `Killed` if a fatal signal is pending.
+    fn retry_when_short<T, E: LacksMemory>(
+        &self,
+        mut rounds: ShortageRounds,
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let engine = self.regions.engine();
+        loop {
+            match attempt() {
+                Ok(done) => return Ok(done),
+                Err(error) => {
+                    rounds.ask(engine.platform(), PageOwner::Caller, || engine.trim_own(), error)?
+                }
+            }
+        }
     }
 
     /// Returns the regions that this space shares with other spaces.

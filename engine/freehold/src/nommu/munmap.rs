@@ -16,6 +16,7 @@ use crate::{
     PAGE_SIZE,
     error::{MunmapError, NoMemory},
     platform::Platform,
+    shortage::ShortageRounds,
 };
 use allocator_api2::boxed::Box;
 use core::ops::Range;
@@ -62,15 +63,14 @@ impl<P: Platform> NoMmuSpace<P> {
         let len = len.checked_next_multiple_of(PAGE_SIZE).filter(|len| *len > 0);
         let end = len.and_then(|len| start.checked_add(len)).ok_or(MunmapError::Invalid)?;
         let range = start..end;
-        let gone = {
+        let gone = self.retry_when_short(ShortageRounds::new(), || {
             let mut areas = self.areas.write_killable()?;
-            match areas.take(&range, |area| area.range == range) {
+            Ok(match areas.take(&range, |area| area.range == range) {
                 Some(area) => Unmapped::All(area),
-                None => Unmapped::Part(self.cut(&mut areas, range)?),
-            }
-        };
-        drop(gone);
-        Ok(())
+                None => Unmapped::Part(self.cut(&mut areas, range.clone())?),
+            })
+        });
+        gone.map(drop)
     }
 
     /// Removes a part of anonymous memory from its mapping and returns the frames of the part.

@@ -18,6 +18,7 @@ use crate::{
     file::Object,
     platform::Platform,
     space::{
+        AddressSpace,
         change::split_merge::{SplitMergeError, VmaChange},
         locking::WriteGuard,
         range_writer::RangeWriterState,
@@ -26,6 +27,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use bitflags::bitflags;
+use core::cell::Cell;
 use freehold_vmspace::UserRange;
 
 bitflags! {
@@ -175,12 +177,31 @@ impl<P: Platform> Userfaultfd<P> {
         }
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let state = RangeWriterState::default();
+        // The part that is not registered yet.
+        let rest = Cell::new(range);
+        let mut huge = false;
+        space.retry_when_short(|| {
+            let first = rest.get() == range;
+            huge |= self.try_register(&space, &rest, mode.flags(), first)?;
+            Ok::<(), UffdRegisterError>(())
+        })?;
+        Ok(RangeIoctls::of(mode, huge))
+    }
+
+    /// Makes one attempt of [`register`](Self::register). `rest` becomes the part that is not registered yet.
+    /// `first` says that nothing is registered yet. Returns true if the rest had huge pages.
+    fn try_register(
+        &self,
+        space: &AddressSpace<P>,
+        rest: &Cell<UserRange>,
+        flags: VmFlags,
+        first: bool,
+    ) -> Result<bool, UffdRegisterError> {
+        let (state, range) = (RangeWriterState::default(), rest.get());
         let guard = space.write_range(&state, range, LimitDemand::CUTS)?;
         if self.context.queue.is_closed() {
             return Err(UffdRegisterError::Closed);
         }
-        let flags = mode.flags();
         // This check comes before all other checks of VMAs, as on Linux.
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
@@ -201,11 +222,10 @@ impl<P: Platform> Userfaultfd<P> {
                 return Err(UffdRegisterError::Busy);
             }
         }
-        if !found {
+        if !found && first {
             return Err(UffdRegisterError::Invalid);
         }
-        guard.set_uffd(range, flags, Some(&self.context))?;
-        Ok(RangeIoctls::of(mode, huge))
+        guard.set_uffd(rest, flags, Some(&self.context)).map(|()| huge)
     }
 
     /// Unregisters the memory mapped in the range (UFFDIO_UNREGISTER), and wakes the faults that wait for its
@@ -237,7 +257,20 @@ impl<P: Platform> Userfaultfd<P> {
     pub fn unregister(&self, start: u64, len: u64) -> Result<(), UffdRegisterError> {
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;
         let space = self.context.space.upgrade().ok_or(UffdRegisterError::SpaceGone)?;
-        let state = RangeWriterState::default();
+        // The part that is not unregistered yet.
+        let rest = Cell::new(range);
+        space.retry_when_short(|| self.try_unregister(&space, &rest, rest.get() == range))
+    }
+
+    /// Makes one attempt of [`unregister`](Self::unregister). `rest` becomes the part that is not
+    /// unregistered yet. `first` says that nothing is unregistered yet.
+    fn try_unregister(
+        &self,
+        space: &AddressSpace<P>,
+        rest: &Cell<UserRange>,
+        first: bool,
+    ) -> Result<(), UffdRegisterError> {
+        let (state, range) = (RangeWriterState::default(), rest.get());
         let guard = space.write_range(&state, range, LimitDemand::CUTS)?;
         if !starts_at_border(guard.vmas(range), range) {
             return Err(UffdRegisterError::Invalid);
@@ -251,10 +284,10 @@ impl<P: Platform> Userfaultfd<P> {
             }
             found = true;
         }
-        if !found {
+        if !found && first {
             return Err(UffdRegisterError::Invalid);
         }
-        let done = guard.set_uffd(range, VmFlags::empty(), None);
+        let done = guard.set_uffd(rest, VmFlags::empty(), None);
         drop(guard);
         // Wakes faults also after a failure, because a part of the range may be unregistered already. A woken
         // fault that still has to wait queues again.
@@ -264,15 +297,19 @@ impl<P: Platform> Userfaultfd<P> {
 }
 
 impl<P: Platform> WriteGuard<'_, P> {
-    /// Registers all memory in `range` with `context`, or unregisters it. Splits and merges VMAs as needed.
+    /// Registers all memory in `rest` with `context`, or unregisters it. Splits and merges VMAs as needed.
+    /// `rest` becomes the part that is not done.
     fn set_uffd(
         &self,
-        range: UserRange,
+        rest: &Cell<UserRange>,
         flags: VmFlags,
         context: Option<&Counted<Context<P>>>,
     ) -> Result<(), UffdRegisterError> {
+        let range = rest.get();
         let mut at = range.start();
         while let Some(vma) = self.first_in(at..range.end()) {
+            // The VMAs below are done.
+            rest.set(range.rest(at));
             let part = vma.range().intersection(range);
             at = part.end();
             let (old, new) = (vma.flags(), (vma.flags() - VmFlags::UFFD) | flags);

@@ -316,7 +316,7 @@ impl<P: Platform> Mapping<P> {
     /// content lock.
     fn read_place(&self, offset: u64, breakpoint: &[u8], most: usize) -> Result<Probe, ProbeError> {
         let mut bytes = [0; MAX_BYTES];
-        let len = self.read_at(offset, &mut bytes[..most]).map_err(unreadable)?;
+        let len = self.try_read_at(offset, &mut bytes[..most]).map_err(unreadable)?;
         let probe = Probe::new(offset, breakpoint, &bytes[..len]);
         // The read stops at a page that cannot be read. Only the bytes under the breakpoint are required.
         if len < breakpoint.len() {

@@ -121,7 +121,10 @@ fn c10_failed_file_creation_leaks_nothing() {
             let filled = file.as_ref().is_ok_and(|file| file.mapping().fill(PageIndex::new(3)).is_ok());
             (file, filled)
         });
-        assert_eq!(!filled, point.reached(), "{point}");
+        // A fill that finds no memory is tried again after the caches were emptied, so one failure may be
+        // harmless.
+        let again = matches!(point.failure, Failure::Memory | Failure::Heap) && file.is_ok() && filled;
+        assert_eq!(!filled, point.reached() && !again, "{point}");
         if let Ok(file) = &file {
             file.mapping().fill(PageIndex::new(3)).unwrap();
             assert!(file.mapping().has_page(PageIndex::new(3)));

@@ -7,7 +7,14 @@
 //! of `support/oom.rs`, which needs an address space with an MMU. A new call is one more entry of `CALLS`.
 
 use super::*;
-use freehold::error::Errno;
+use freehold::{
+    error::Errno,
+    platform::{PageOwner, ShortageAnswer},
+};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
 use support::failure::{Failure, at_every_allocation};
 
 /// Two spaces on one machine, with the files and the memory that the calls use.
@@ -170,6 +177,42 @@ fn failed_allocation_in_any_call_changes_nothing() {
             };
             assert_eq!(refusals > 0, expected, "{}, {failure:?}: {refusals} refusals", call.name);
         }
+    }
+}
+
+/// A call that finds no memory asks the platform, with no lock held, and then ends as if memory had not run
+/// out.
+#[test]
+fn failed_allocation_in_any_call_is_made_good_by_the_platform() {
+    for call in CALLS {
+        let scene = Scene::new();
+        assert_eq!((call.run)(&scene), Ok(()), "{}: without any failure", call.name);
+        let done = scene.state();
+        scene.end();
+        let mut all = 0;
+        for failure in [Failure::MemoryFromThere, Failure::HeapFromThere] {
+            at_every_allocation(&[failure], |point| {
+                let (scene, asked) = (Scene::new(), Arc::new(AtomicU64::new(0)));
+                let (counted, other) = (asked.clone(), scene.other.clone());
+                scene.flat.world.machine.set_memory_short(Some(Arc::new(move |shortage| {
+                    failure.stop();
+                    assert!(matches!(shortage.owner, PageOwner::Caller), "{:?}", shortage.owner);
+                    // Takes the lock of all regions for writing.
+                    let at = map(&other, 1, RW, PRIVATE);
+                    other.munmap(at, PAGE).unwrap();
+                    counted.fetch_add(1, SeqCst);
+                    ShortageAnswer::Retry
+                })));
+                let result = point.fail(|| (call.run)(&scene));
+                scene.flat.world.machine.set_memory_short(None);
+                point.note(asked.load(SeqCst));
+                assert_eq!(result, Ok(()), "{}, {point}", call.name);
+                assert_eq!(scene.state().sizes(), done.sizes(), "{}, {point}", call.name);
+                all += asked.load(SeqCst);
+                scene.end();
+            });
+        }
+        assert_eq!(all > 0, call.needs.1 || call.needs.2, "{}", call.name);
     }
 }
 

@@ -194,8 +194,8 @@ impl Gated {
         }
     }
 
-    /// Returns true if a frame may serve a request. The tag of a policy is the set of its nodes, one bit each,
-    /// and the pages are distributed over these nodes.
+    /// Returns true if a frame may serve a request. The tag of a policy is the set of its nodes, one bit
+    /// each, and the pages are distributed over these nodes.
     fn suits(&self, node: NodeChoice, pfn: Pfn) -> bool {
         match node {
             NodeChoice::Any => true,

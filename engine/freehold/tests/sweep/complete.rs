@@ -37,6 +37,7 @@ const BELOW: &[(&str, &str)] = &[
     ("CacheFill", "used by faults around a page"),
     ("FileId", "a value"),
     ("FrameCache", "the cache of frames, which every call uses"),
+    ("FramePurpose", "a value"),
     ("FrameRequest", "a value"),
     ("HugePage", "used by faults and collapsing"),
     ("HugePageSize", "a value"),

@@ -1,5 +1,5 @@
 //! Memory runs out in the middle of every operation that asks the platform for memory, at every allocation,
-//! and the platform makes memory free (`src/space/shortage.rs`). The operation must end as if memory had
+//! and the platform makes memory free (`src/shortage.rs`). The operation must end as if memory had
 //! never run out.
 //!
 //! `RETRIED` lists the calls, and `NOT_RETRIED` the operations of these calls that keep their error, with the
@@ -44,6 +44,16 @@ const RETRIED: &[&str] = &[
     "AddressSpace::device_page",
     "AddressSpace::read_memory",
     "AddressSpace::write_memory",
+    "Mapping::fill",
+    "Mapping::reserve",
+    "Mapping::read_at",
+    "Mapping::write_at",
+    "Mapping::truncate",
+    "Mapping::punch",
+    "Mapping::allocate",
+    "Mapping::lay_out",
+    "Userfaultfd::register",
+    "Userfaultfd::unregister",
     "Userfaultfd::copy",
     "Userfaultfd::zeropage",
     "Userfaultfd::continue_with",
@@ -67,6 +77,7 @@ const RETRIED_ADVICE: &[&str] = &[
 const NOT_RETRIED: &[(&str, &str)] = &[
     ("mmap of a device", "a failed attempt may have unmapped the range"),
     ("mmap of a device, whole, inside", "a failed attempt may have unmapped the range"),
+    ("reserve beyond the end", "creates a file first, which fails at once"),
     ("mremap within the range", "the target is unmapped before the preparation"),
     ("mremap that moves and shrinks", "the end of the source is unmapped before the preparation"),
 ];

@@ -1,7 +1,7 @@
 //! Two tasks that need memory, on a machine with exactly one frame too few. Each task takes frames from the
 //! other one at the safe point.
 //!
-//! The code under test is `space/shortage.rs`. Each task reads the two pages of its own file through a
+//! The code under test is `shortage.rs`. Each task reads the two pages of its own file through a
 //! mapping, and the machine has three frames for the four pages. At the safe point a task unmaps and drops
 //! the pages of the other task's file. Both tasks must read all their pages: a task that loses a frame loses
 //! it to a task that makes progress.
@@ -15,7 +15,7 @@ use crate::{
 use freehold::{
     PageRange, Pfn,
     call::Advice,
-    platform::{FramePurpose, FrameRequest, MemoryShortage, Platform, ShortageAnswer},
+    platform::{FramePurpose, FrameRequest, MemoryShortage, PageOwner, Platform, ShortageAnswer},
     space::MapFlags,
 };
 use freehold_machine::{Machine, Mmu, Process};
@@ -68,7 +68,8 @@ fn tasks_that_take_frames_from_each_other_both_end() {
         let mappings = files.clone().map(|file| file.mapping().clone());
         // Takes all pages from the process for which memory is not short.
         let take = move |shortage: &MemoryShortage<'_, Mmu<X86_4>>| {
-            let victim = usize::from(shortage.space.root() == spaces[0].mmu().root());
+            let PageOwner::Space(mmu) = shortage.owner else { panic!("memory is short for a space") };
+            let victim = usize::from(mmu.root() == spaces[0].mmu().root());
             spaces[victim].madvise(page(0), 2 * PAGE, Advice::DontNeed).unwrap();
             mappings[victim].drop_clean(PageRange::ALL);
             ShortageAnswer::Retry

@@ -86,7 +86,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn fill_wanted(&self, wanted: Wanted) -> Result<(), FillError> {
         let might = |block| self.is_absent(Stay::within::<P>(&P::rcu_read()), block);
         if !wanted.blocks(self.end()).any(might) || !self.fill_block(wanted)? {
-            self.fill(wanted.index)?;
+            self.try_fill(wanted.index)?;
         }
         Ok(())
     }

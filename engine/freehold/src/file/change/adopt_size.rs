@@ -65,7 +65,7 @@ impl<P: Platform> Mapping<P> {
         if size > MAX_BYTES {
             return Err(FillError::BeyondEnd);
         }
-        self.with_content(|| match self.size() {
+        self.with_content(|_| match self.size() {
             old if size > old => {
                 self.adopt_growth(old, size);
                 Ok(())

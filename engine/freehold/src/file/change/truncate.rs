@@ -94,7 +94,7 @@ impl<P: Platform> Mapping<P> {
         if self.huge.is_some() && !size.is_multiple_of(self.page_bytes()) {
             return Err(FillError::Invalid);
         }
-        self.with_content(|| self.truncate_locked(size, Storage::Follows))
+        self.with_content(|_| self.truncate_locked(size, Storage::Follows))
     }
 
     /// Implements [`truncate`](Self::truncate). The caller holds `content` for writing.
@@ -197,7 +197,7 @@ impl<P: Platform> Mapping<P> {
         if self.is_secret() || self.is_zeroes() {
             return Err(FillError::Unsupported);
         }
-        self.with_content(|| self.punch_locked(range.clone()))
+        self.with_content(|_| self.punch_locked(range.clone()))
     }
 
     /// Implements [`punch`](Self::punch). The caller holds `content` for writing.

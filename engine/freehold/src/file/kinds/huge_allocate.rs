@@ -45,13 +45,18 @@ impl<P: Platform> Mapping<P> {
         let Some(huge) = self.huge.as_ref().filter(|_| !bytes.is_empty()) else {
             return Err(FillError::Invalid);
         };
+        self.retry_when_short(|| self.try_allocate(huge, bytes.clone()))
+    }
+
+    /// Implements [`allocate`](Self::allocate).
+    fn try_allocate(&self, huge: &HugeFile, bytes: Range<u64>) -> Result<(), FillError> {
         let _content = self.content.write();
         let end = bytes.end.checked_next_multiple_of(self.page_bytes()).filter(|&end| end <= MAX_BYTES);
         let end = end.ok_or(FillError::BeyondEnd)?;
         let (old, shift) = (self.size(), self.page_shift());
         self.may_resize(end.max(old))?;
         let [from, to, inside] = [bytes.start, end, old].map(|byte| PageIndex::new(byte >> shift));
-        PageRange::new(from, to.min(inside)).into_iter().try_for_each(|index| self.fill(index))?;
+        PageRange::new(from, to.min(inside)).into_iter().try_for_each(|index| self.try_fill(index))?;
         // `fresh` lists the pages beyond the end that were not reserved before this call.
         let (first, fresh) = (from.max(inside), IndexSet::new());
         for index in PageRange::new(first, to) {
