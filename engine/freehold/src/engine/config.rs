@@ -122,6 +122,10 @@ settings! {
         /// Initial setting that makes MADV_DONTNEED free the page tables that it empties; see
         /// [`Engine::set_reclaims_tables`](super::Engine::set_reclaims_tables).
         pub reclaims_tables: bool,
+        /// Maximum number of pages that are read together for sequential accesses to a file whose pager wants
+        /// more than one page per request (read_ahead_kb of a device, in pages of 4 KiB). 32 by default; 0
+        /// turns readahead off. See [`Mapping::set_readahead`](crate::file::Mapping::set_readahead).
+        pub readahead: u32,
         /// Mode in which a walk over the VMAs of a file takes the i_mmap lock, if the walk does not change
         /// the tree of these VMAs.
         pub file_rmap: FileRmap,
@@ -147,6 +151,7 @@ impl Default for Config {
             blocks: Blocks::default(),
             shared_blocks: SharedBlocks::default(),
             reclaims_tables: true,
+            readahead: 32,
             file_rmap: FileRmap::default(),
             vma_nodes: NodeWidth::default(),
             lock_stats: false,

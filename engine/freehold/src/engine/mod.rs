@@ -140,7 +140,7 @@ impl<P: Platform> Engine<P> {
             config.file_rmap,
             file_stats,
         );
-        let files = Counted::try_new(files)?;
+        let files = Counted::try_new(files.with_readahead(config.readahead))?;
         let engine = Counted::try_new(Engine {
             slab,
             reader_slots,

@@ -23,7 +23,7 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
-    file::{File, Object},
+    file::{AccessOrder, File, Object, Wanted},
     platform::Platform,
     space::{AddressSpace, held_lock::HeldLock},
     uprobe::state as probe_state,
@@ -86,8 +86,8 @@ impl<P: Platform> AddressSpace<P> {
         let rcu = P::rcu_read();
         // The page itself is looked up first. Otherwise this attempt would map only the page's neighbours,
         // and a second attempt would be needed for the page.
-        if mapping.find(&rcu, index).is_none() {
-            return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
+        if mapping.find(&rcu, index).is_none_or(|found| found.is_marked()) {
+            return self.fill_outcome(vma, file, page);
         }
         let window = if alone { window } else { with_blocks(vma, file, &rcu, window, &table) };
         let Some(mut fill) = self.vm.fill_cached(table) else { return FaultOutcome::Retry };
@@ -95,7 +95,8 @@ impl<P: Platform> AddressSpace<P> {
         let probes = shown_probes(vma, file, &rcu);
         let mut crowded = false;
         mapping.find_each(&rcu, indices, |at, found| {
-            if probes.is_some_and(|probes| probes.wants(at)) {
+            // An access to a page with the mark must fault, because it starts readahead.
+            if probes.is_some_and(|probes| probes.wants(at)) || found.is_marked() && at != index {
                 return;
             }
             let address = VirtAddr::new(window.start() + (at - indices.start).bytes());
@@ -155,8 +156,8 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let index = vma.pgoff_of(page);
         let rcu = P::rcu_read();
-        let Some(found) = file.mapping().find(&rcu, index) else {
-            return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
+        let Some(found) = file.mapping().find(&rcu, index).filter(|found| !found.is_marked()) else {
+            return self.fill_outcome(vma, file, page);
         };
         let block = whole_block(vma, file, &rcu, page, &table);
         let Some(mut fill) = self.vm.fill_cached(table) else { return FaultOutcome::Retry };
@@ -188,6 +189,14 @@ impl<P: Platform> AddressSpace<P> {
         outcome
     }
 
+    /// Returns the outcome of a fault on a page that is not in the cache, or that is in the cache and has the
+    /// mark of readahead.
+    #[cold]
+    fn fill_outcome(&self, vma: &Vma<P>, file: &Counted<File<P>>, page: u64) -> FaultOutcome<P> {
+        let marked = file.mapping().has_page(vma.pgoff_of(page));
+        FaultOutcome::Fill(file.clone(), Wanted { marked, ..self.wanted(vma, file, page) })
+    }
+
     /// Returns true if the page must show breakpoints, and is therefore copied for any access. The answer is
     /// a hint, because probes may be added or removed concurrently.
     pub(super) fn is_probed(&self, vma: &Vma<P>, page: u64) -> bool {
@@ -204,8 +213,8 @@ impl<P: Platform> AddressSpace<P> {
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
         let index = vma.pgoff_of(page);
-        if !file.mapping().has_page(index) {
-            return FaultOutcome::Fill(file.clone(), self.wanted(vma, file, page));
+        if file.mapping().find(&P::rcu_read(), index).is_none_or(|found| found.is_marked()) {
+            return self.fill_outcome(vma, file, page);
         }
         let Ok(copy) = self.vm.alloc_anon(false, vma.anon_page(page)) else {
             return FaultOutcome::OUT_OF_MEMORY;
@@ -263,4 +272,13 @@ fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, 
     // A table's span is a multiple of `AROUND`, so the window does not start before the table.
     let start = (page - page % AROUND).max(vma.start());
     UserRange::new(start, (start + AROUND).min(vma.end()).min(table.span().end().get()))
+}
+
+/// Returns the order of access that MADV_RANDOM or MADV_SEQUENTIAL has announced for the VMA.
+pub(super) fn access_order(flags: VmFlags) -> AccessOrder {
+    match flags {
+        flags if flags.contains(VmFlags::RAND_READ) => AccessOrder::Random,
+        flags if flags.contains(VmFlags::SEQ_READ) => AccessOrder::Sequential,
+        _ => AccessOrder::Any,
+    }
 }

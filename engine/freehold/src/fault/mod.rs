@@ -125,7 +125,10 @@ impl<P: Platform> AddressSpace<P> {
                     Ok(())
                 }
                 FaultOutcome::Fill(file, wanted) => {
-                    done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
+                    // At a mark, the fault starts reads and does not wait.
+                    if !wanted.marked {
+                        done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
+                    }
                     self.fill(&file, wanted, addr)
                 }
                 FaultOutcome::Wait(what) => {
@@ -297,6 +300,7 @@ impl<P: Platform> AddressSpace<P> {
                     // the page. A lost page is not retried.
                     FaultOutcome::Fill(file, wanted)
                         if vma.flags().contains(VmFlags::UFFD_MISSING)
+                            && !wanted.marked
                             && !file.mapping().is_lost(wanted.index) =>
                     {
                         FaultOutcome::Retry

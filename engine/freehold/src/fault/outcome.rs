@@ -193,7 +193,8 @@ pub(crate) enum FaultOutcome<P: Platform> {
     Retry,
     /// The fault needs the mmap lock.
     NeedMmapLock,
-    /// The page is not in the file's cache: drop all locks, bring the page into the cache, start over.
+    /// The page is not in the file's cache, or has the mark of readahead: drop all locks, bring the page into
+    /// the cache or start the reads of the next window, start over.
     Fill(Counted<File<P>>, Wanted),
     /// Another task must finish first: drop all locks, wait, start over.
     Wait(WaitFor),

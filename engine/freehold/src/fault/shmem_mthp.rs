@@ -13,6 +13,7 @@
 //! unchanged. `file/cache/mthp.rs` adds blocks to the cache, and `file/kinds/shmem_huge.rs` has the settings.
 //! `tests/huge/shared.rs` tests which pages an access allocates and maps.
 
+use super::file::access_order;
 use crate::{
     PAGE_SIZE,
     file::kinds::shmem_huge::{Sizes, largest_first},
@@ -34,7 +35,7 @@ impl<P: Platform> AddressSpace<P> {
         let Sizes { always, within, within_huge } = sizes;
         let sizes =
             Sizes { always: always & fitting, within: within & fitting, within_huge: within_huge & fitting };
-        Wanted { index, sizes }
+        Wanted { order: access_order(vma.flags()), ..Wanted::new(index, sizes) }
     }
 
     /// Returns true if `vma` may contain a block, as smaps reports it.
@@ -49,7 +50,7 @@ impl<P: Platform> AddressSpace<P> {
         // The first page of the VMA decides whether the block fits into the file.
         let sum = fitting.fold(0, |sum, bytes| sum | bytes);
         let sizes = Sizes { always: always & sum, within: within & sum, within_huge: within_huge & sum };
-        let first = Wanted { index: vma.pgoff_of(vma.start()), sizes };
+        let first = Wanted::new(vma.pgoff_of(vma.start()), sizes);
         first.blocks(file.mapping().end()).next().is_some()
     }
 

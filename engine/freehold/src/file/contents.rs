@@ -89,18 +89,30 @@ impl<P: Platform> Mapping<P> {
             out.fill(0);
             return Ok(out.len());
         }
+        self.read_pages_at(offset, out, |index, _| page(index))
+    }
+
+    /// Implements [`read_at`](Self::read_at) for pages of 4 KiB. `page` returns a page, and brings it into
+    /// the cache if necessary. Its second argument is the number of pages that the rest of the read needs.
+    pub(in crate::file) fn read_pages_at<'m>(
+        &'m self,
+        offset: u64,
+        out: &mut [u8],
+        page: impl Fn(PageIndex, u64) -> Result<CachedPage<'m, P>, FillError>,
+    ) -> Result<usize, FillError> {
         let mut done = 0;
         while done < out.len() {
             let Some(at) = offset.checked_add(done as u64) else { break };
             let left = self.size().saturating_sub(at);
-            let page = match page(PageIndex::of_byte(at)) {
+            let start = at % PAGE_SIZE;
+            let wanted = (start + left.min((out.len() - done) as u64)).div_ceil(PAGE_SIZE);
+            let page = match page(PageIndex::of_byte(at), wanted) {
                 _ if left == 0 => break,
                 Ok(page) => page,
                 // The file shrank during the read, or earlier pages were already read: return a short count.
                 Err(error) if done == 0 && error != FillError::BeyondEnd => return Err(error),
                 Err(_) => break,
             };
-            let start = at % PAGE_SIZE;
             let len = (PAGE_SIZE - start).min(left).min((out.len() - done) as u64) as usize;
             self.files().platform().read_frame(*page, start as usize, &mut out[done..done + len]);
             done += len;

@@ -35,6 +35,8 @@ pub struct Files<P: Platform> {
     shared_blocks: AtomicU64,
     /// The counters that tasks sleep on while a page of a file is being read. Atomic, without a lock.
     pub(super) reads: Turns,
+    /// Initial maximum of readahead of each file, in pages.
+    pub(super) readahead: u32,
     /// Kind of lock that implements the i_mmap lock of each file.
     pub(crate) file_rmap: FileRmap,
     /// Statistics of the i_mmap locks, if statistics are enabled.
@@ -89,10 +91,16 @@ impl<P: Platform> Files<P> {
             kept,
             shared_blocks,
             reads: Turns::new(),
+            readahead: 0,
             file_rmap,
             lock_stats,
             memory,
         }
+    }
+
+    /// Sets the initial maximum of readahead of each file, in pages; 0 before.
+    pub(crate) fn with_readahead(self, readahead: u32) -> Self {
+        Files { readahead, ..self }
     }
 
     /// Returns the platform.

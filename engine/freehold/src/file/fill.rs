@@ -22,9 +22,10 @@ use crate::{
     PAGE_SIZE, Pfn,
     file::{
         CachedPage, FillError, LOST, MAX_BYTES, Mapping, NewPage, Word,
-        cache::{radix::Stay, reading::State},
+        cache::reading::State,
         contents::Stop,
-        read::Start,
+        read::{Look, Start},
+        readahead::{Mark, Readahead, Window},
         zero,
     },
     platform::Platform,
@@ -64,6 +65,17 @@ impl<P: Platform> Mapping<P> {
     /// Brings a page into the cache like [`fill`](Self::fill), but fails at once if there is no memory. The
     /// caller may hold the content lock if the file is not read from a pager that waits.
     pub(crate) fn try_fill(&self, index: PageIndex) -> Result<(), FillError> {
+        self.fill_in(index, None, &|| Window::of_pages(self.read_block(index)))
+    }
+
+    /// Like [`fill`](Self::fill). If the page must be read, starts reads of all absent pages of the window
+    /// that `window` returns and that contains the page. The window is that of the open file with this state.
+    pub(super) fn fill_in(
+        &self,
+        index: PageIndex,
+        state: Option<&Readahead>,
+        window: &dyn Fn() -> Window,
+    ) -> Result<(), FillError> {
         let mut rounds = Rounds::new();
         loop {
             let pages_stay = self.stay_to_fill(index)?;
@@ -85,12 +97,11 @@ impl<P: Platform> Mapping<P> {
             } else if self.pager().reads_zeroes() {
                 return self.fill_zeroes(&pages_stay, index);
             } else {
-                let started = self.start_read(&pages_stay, index, end, true)?;
-                drop(pages_stay);
-                match started {
-                    Start::Cached => return Ok(()),
-                    Start::UnderWay => {}
-                    Start::Send(request) => self.send_read(request),
+                match self.look(&pages_stay, index) {
+                    Look::Cached => return Ok(()),
+                    Look::Lost => return Err(FillError::Lost),
+                    Look::Reading => drop(pages_stay),
+                    Look::Vacant => self.read_window(pages_stay, index, state, window(), end)?,
                 }
                 match self.wait_for_read(index)? {
                     State::Visible => return Ok(()),
@@ -106,27 +117,57 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
+    /// Starts reads of the absent pages of `window`, which contains the page `index`, in a file that ends
+    /// before `end`. Begins with the request for the page. Only the start of this request can fail.
+    fn read_window(
+        &self,
+        pages_stay: RwSemReadGuard<'_, P>,
+        index: PageIndex,
+        state: Option<&Readahead>,
+        window: Window,
+        end: PageIndex,
+    ) -> Result<(), FillError> {
+        let (pages, mut mark) = (window.pages_before(end), Mark::of(window));
+        let started = self.start_read(&pages_stay, index, pages, true, &mut mark)?;
+        drop(pages_stay);
+        if let Start::Send(request) = started {
+            let is_whole = request.pages() == pages;
+            self.send_read(request);
+            if state.is_some() && !is_whole && !self.is_vacant(index) {
+                self.read_ahead(pages, &mut mark);
+            }
+        }
+        state.into_iter().for_each(|state| state.correct(window, &mark));
+        Ok(())
+    }
+
     /// Starts reads of the pages of this range that lie inside the file and are not in the cache. Does not
     /// wait for the reads. The first failure ends the call: the caller only gives a hint.
-    pub(crate) fn read_ahead(&self, pages: PageRange) {
-        for index in pages {
-            let Ok(pages_stay) = self.stay_to_fill(index) else { return };
-            let end = self.end();
-            if index >= end {
-                return;
-            }
+    pub(super) fn read_ahead(&self, pages: PageRange, mark: &mut Mark) {
+        let mut at = pages.start;
+        loop {
+            let Ok(pages_stay) = self.invalidate.read_killable() else { return };
+            let rest = PageRange::new(at, pages.end.min(self.end()));
+            let mut absent = rest.into_iter().filter(|page| self.look(&pages_stay, *page) == Look::Vacant);
+            let Some(index) = absent.next() else { return };
+            at = index + 1;
             if self.pager().reads_zeroes() {
                 if self.fill_zeroes(&pages_stay, index).is_err() {
                     return;
                 }
                 continue;
             }
-            let Ok(started) = self.start_read(&pages_stay, index, end, false) else { return };
+            let Ok(started) =
+                self.start_read(&pages_stay, index, PageRange::new(index, rest.end), false, mark)
+            else {
+                return;
+            };
             drop(pages_stay);
             if let Start::Send(request) = started {
+                at = request.pages().end;
                 self.send_read(request);
                 // A pager that has failed at once would fail for the next pages too.
-                if self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index)) {
+                if self.is_vacant(index) {
                     return;
                 }
             }

@@ -45,7 +45,7 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::{Counted, Shared},
     error::NoMemory,
-    file::{Files, HasFiles, kinds::shmem_huge::SharedHuge},
+    file::{Files, HasFiles},
     hugetlb::state::huge_file::HugeFile,
     nommu::state::FileRegions,
     platform::Platform,
@@ -61,7 +61,7 @@ use core::ops::Range;
 use freehold_sync::{
     Rank, RwSem,
     atomic::{
-        AtomicBool, AtomicU8, AtomicU64,
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64,
         Ordering::{Acquire, Relaxed, Release},
     },
 };
@@ -101,8 +101,8 @@ pub struct Mapping<P: Platform> {
     pub(crate) huge: Option<HugeFile>,
     /// Seals, and the number of VMAs and mmap calls that can write.
     pub(super) sealing: Sealing,
-    /// True if a dirty page was lost and no caller of `write_back` has been notified. Set under `invalidate`
-    /// held for writing.
+    /// True if a dirty page was lost, or if an advice could not write a page, and no caller of `write_back` has
+    /// been notified. Read and written atomically; set under `invalidate` held for writing if a page is lost.
     pub(crate) lost: AtomicBool,
     /// Index after the last page beyond the end of the file that [`reserve`](Self::reserve) added, or any
     /// smaller number if there is none. Changed under `content` held for writing.
@@ -112,6 +112,8 @@ pub struct Mapping<P: Platform> {
     /// Value of [`set_mount_huge`](Self::set_mount_huge), or `NO_MOUNT`. Read and written atomically, without
     /// a lock.
     pub(super) mount_huge: AtomicU8,
+    /// Maximum number of pages of a window of readahead. Read and written atomically, without a lock.
+    pub(super) readahead: AtomicU32,
     /// Number of revocations so far; see `change/revoke.rs`. Atomic, without a lock.
     pub(super) revoked: AtomicU64,
     /// The backing store. Never changes.
@@ -245,6 +247,7 @@ impl<P: Platform> Mapping<P> {
         sealable: bool,
         committed: Committed,
     ) -> Result<Counted<Self>, NoMemory> {
+        let readahead = if pager.read_pages() > 1 { files.readahead } else { 0 };
         let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
         // The largest size of a file of huge pages is a multiple of the page size.
         let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
@@ -266,6 +269,7 @@ impl<P: Platform> Mapping<P> {
             reserved_end: AtomicU64::new(0),
             aligns: AtomicBool::new(false),
             mount_huge: AtomicU8::new(NO_MOUNT),
+            readahead: AtomicU32::new(readahead),
             revoked: AtomicU64::new(0),
             pager,
             content: RwSem::new(Rank::IRwsem),
@@ -473,30 +477,6 @@ impl<P: Platform> Mapping<P> {
     pub fn aligns_to_huge_pages(&self) -> bool {
         // Relaxed: see `align_to_huge_pages`.
         self.aligns.load(Relaxed)
-    }
-
-    /// Sets the huge page policy of the mount that shared memory belongs to (the option `huge` of tmpfs).
-    /// `None`, the initial value, says that the memory has no name: the engine's
-    /// [`SharedBlocks`](crate::engine::SharedBlocks) then apply. Pages in the cache are not affected.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use freehold::{PAGE_SIZE, engine::SharedHuge, file::Mapping};
-    /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// let file = Mapping::memfd(&engine, 4 << 20).unwrap();
-    /// file.set_mount_huge(Some(SharedHuge::Always));
-    /// assert_eq!(file.mount_huge(), Some(SharedHuge::Always));
-    /// ```
-    pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
-        // Relaxed, here and below: a concurrent fault may see either value.
-        self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
-    }
-
-    /// Returns the huge page policy of the mount that the file belongs to.
-    pub fn mount_huge(&self) -> Option<SharedHuge> {
-        let number = self.mount_huge.load(Relaxed);
-        (number != NO_MOUNT).then(|| SharedHuge::of(number))
     }
 
     /// Returns true if the file is [secret memory](Self::secret).

@@ -6,6 +6,7 @@
 //! | `open_file.rs`, `mapping.rs` | an open file; a file's pages and the rules for adding and removing them |
 //! | `fill.rs`, `remove.rs` | adding pages to the cache; removing pages from it |
 //! | `read.rs` | requests to read pages from the backing store |
+//! | `readahead/` | reads of pages that a program needs soon |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
 //! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
@@ -36,6 +37,7 @@ mod object;
 mod open_file;
 mod pager;
 mod read;
+mod readahead;
 mod remove;
 mod sealing;
 mod seals;
@@ -47,6 +49,7 @@ pub(crate) use cache::{
     mthp::{Wanted, block_around},
     new_page::NewPage,
 };
+pub use change::advise::FileAdvice;
 pub use files::{Files, HasFiles};
 pub(crate) use kinds::{driver::Run, special::Asked};
 pub use kinds::{
@@ -61,6 +64,7 @@ pub use object::Object;
 pub use open_file::{File, FileAccess};
 pub use pager::{IoError, Pager, Zeroes};
 pub use read::ReadRequest;
+pub(crate) use readahead::AccessOrder;
 pub(crate) use remove::Copies;
 pub use sealing::Seals;
 pub(crate) use seals::Writing;

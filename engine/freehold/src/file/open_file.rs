@@ -4,14 +4,15 @@
 //! the access that it was opened for, its name, and its driver or segment. The embedder keeps the rest:
 //! descriptors, file positions, status flags. `object.rs` says how a VMA refers to an open file.
 //!
-//! An open file never changes, so no lock guards it. An open file is freed with its last reference.
+//! An open file never changes, except for the hints of readahead (`readahead/`), so no lock guards it. An open
+//! file is freed with its last reference.
 //!
 //! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`, and `may_map` in
 //! `nommu/mmap.rs`); this file only records the access. A new field of [`FileAccess`] needs its check in both
 //! functions, except `shows_cache`, which mincore and MADV_PAGEOUT check. VMAs merge only if they map the
 //! same open file, so a mapping that must not merge gets an open file of its own (`kinds/segment.rs`).
 
-use super::{Driver, Mapping, Segment};
+use super::{Driver, Mapping, Segment, readahead::Readahead};
 use crate::{
     PAGE_SHIFT,
     counted::{Counted, Shared},
@@ -72,7 +73,7 @@ impl FileAccess {
 }
 
 /// An open file. Two separate open calls make two `File`s over one [`Mapping`]. Adjacent VMAs merge only if
-/// they map the same `File`. Immutable.
+/// they map the same `File`. Immutable, except for hints of readahead.
 pub struct File<P: Platform> {
     /// The pages of the file, which other open files may share.
     mapping: Counted<Mapping<P>>,
@@ -86,6 +87,8 @@ pub struct File<P: Platform> {
     access: FileAccess,
     /// The name that reports show, in UTF-8.
     name: Box<[u8]>,
+    /// The window and the hints of readahead. Atomic, without a lock.
+    pub(super) readahead: Readahead,
 }
 
 impl<P: Platform> Shared for File<P> {}
@@ -205,7 +208,10 @@ impl<P: Platform> File<P> {
         bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
         bytes.extend_from_slice(name.as_bytes());
         let name = bytes.into_boxed_slice();
-        Ok(Counted::try_new(File { mapping: mapping.clone(), segment, driver, _owned: owned, access, name })?)
+        let readahead = Readahead::new();
+        let mapping = mapping.clone();
+        let file = File { mapping, segment, driver, _owned: owned, access, name, readahead };
+        Ok(Counted::try_new(file)?)
     }
 
     /// Creates the file of a shared anonymous mapping of `bytes` bytes. No other name refers to the file.

@@ -18,6 +18,7 @@ use super::{
         reading::{self, End, State, Turn},
     },
     mapping::FillError,
+    readahead::Mark,
 };
 use crate::{Pfn, counted::Counted, platform::Platform};
 use core::fmt;
@@ -201,8 +202,6 @@ impl<P: Platform> Drop for ReadRequest<P> {
     reason = "a result on the stack; a read must not allocate from the heap"
 )]
 pub(super) enum Start<P: Platform> {
-    /// The page is in the cache.
-    Cached,
     /// Another task has started a read of the page.
     UnderWay,
     /// The caller passes the request to [`send_read`](Mapping::send_read), after it has released the lock.
@@ -219,9 +218,10 @@ pub(super) struct RunReads<P: Platform> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Starts a read of the page `index`, which lies in a file that ends before `end`, and of absent pages
-    /// around it, as many as the pager wants. With `watched`, the failure of the page itself is stored in the
-    /// cache, because the caller waits for the page. No page becomes visible before the read ends.
+    /// Starts a read of the page `index`, and of absent pages around it that lie in `pages`. The result of the
+    /// read of the page itself is watched: its failure is stored in the cache if `watched` is true, because
+    /// the caller waits for the page. One of the pages gets `mark`. No page becomes visible before the read
+    /// ends.
     ///
     /// # Errors
     ///
@@ -234,38 +234,45 @@ impl<P: Platform> Mapping<P> {
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
-        end: PageIndex,
+        pages: PageRange,
         watched: bool,
+        mark: &mut Mark,
     ) -> Result<Start<P>, FillError> {
-        match self.look(pages_stay, index) {
-            Look::Vacant => {}
-            Look::Lost => return Err(FillError::Lost),
-            Look::Reading => return Ok(Start::UnderWay),
-            Look::Cached => return Ok(Start::Cached),
-        }
-        let window = self.read_window(index, end);
+        let pages = self.request_around(index, pages);
         let file = self.home().hold_borrowed(self).ok_or(FillError::Io)?;
-        let mut request = ReadRequest::new(file, window.start);
+        let mut request = ReadRequest::new(file, pages.start);
         // Another task may have started a read of the page in the meantime.
-        let Some(pfn) = self.begin_page(pages_stay, index)? else { return Ok(Start::UnderWay) };
+        let Some(pfn) = self.begin_page(pages_stay, index, mark)? else { return Ok(Start::UnderWay) };
         request.add(index, pfn, watched);
         // The neighbours are optional: without memory, the request has fewer pages.
         let mut extend = |index| {
             let vacant = matches!(self.look(pages_stay, index), Look::Vacant);
-            let begun = if vacant { self.begin_page(pages_stay, index) } else { Ok(None) };
+            let begun = if vacant { self.begin_page(pages_stay, index, mark) } else { Ok(None) };
             begun.ok().flatten().inspect(|pfn| request.add(index, *pfn, false)).is_some()
         };
-        let (before, after) = (PageRange::new(window.start, index), PageRange::new(index + 1, window.end));
+        let (before, after) = (PageRange::new(pages.start, index), PageRange::new(index + 1, pages.end));
         let _: bool = after.into_iter().all(&mut extend);
         let _: bool = before.numbers().rev().map(PageIndex::new).all(extend);
         Ok(Start::Send(request))
     }
 
-    /// Returns the pages that a read of the page `index` may cover.
-    fn read_window(&self, index: PageIndex, end: PageIndex) -> PageRange {
+    /// Returns the largest number of pages of a request.
+    fn request_pages(&self) -> PageCount {
         let pages = self.pager().read_pages().clamp(1, ReadRequest::<P>::MAX_PAGES);
-        let block = block_around(index, PageCount::block(pages.ilog2()));
-        PageRange::new(block.start, block.end.min(end))
+        PageCount::block(pages.ilog2())
+    }
+
+    /// Returns the pages that a read of the page `index` covers without readahead.
+    pub(super) fn read_block(&self, index: PageIndex) -> PageRange {
+        block_around(index, self.request_pages())
+    }
+
+    /// Returns the part of `pages` that one request for the page `index` may cover. The requests of a window
+    /// follow each other from the start of the window.
+    fn request_around(&self, index: PageIndex, pages: PageRange) -> PageRange {
+        let most = self.request_pages();
+        let start = index - (index - pages.start).get() % most.get();
+        PageRange::new(start, pages.end.min(start.saturating_add(most.get())))
     }
 
     /// Returns what the cache has at `index`. Under the invalidate lock held for reading, the result is a
@@ -280,17 +287,23 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Allocates a frame for a page and marks the page as being read into the frame. Counts the page. Returns
-    /// `None` if the cache has the page or a read of it.
+    /// Allocates a frame for a page and marks the page as being read into the frame. Counts the page. The page
+    /// gets `mark` if it is the first page that may. Returns `None` if the cache has the page or a read of
+    /// it.
     fn begin_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
+        mark: &mut Mark,
     ) -> Result<Option<Pfn>, FillError> {
+        let marked = mark.belongs_to(index);
         let charge = self.charge_pages(PageCount::ONE)?;
         let pfn = self.files().memory().alloc_cache(self.cache_page(), index)?;
-        let begun = self.cache_word(pages_stay, index).map(|word| reading::begin(word, pfn, 0));
+        let begun = self.cache_word(pages_stay, index).map(|word| reading::begin(word, pfn, 0, marked));
         if let Ok(true) = begun {
+            if marked {
+                mark.set(index);
+            }
             charge.keep();
             self.invalidate.came(1);
             return Ok(Some(pfn));
@@ -322,7 +335,8 @@ impl<P: Platform> Mapping<P> {
         }
         let first = Pfn::new(run.numbers().start);
         for (pfn, index) in run.into_frames().zip(pages) {
-            let begun = self.word(pages_go, index).is_some_and(|word| reading::begin(word, pfn, order));
+            let begun =
+                self.word(pages_go, index).is_some_and(|word| reading::begin(word, pfn, order, false));
             debug_assert!(begun, "a page of a run is in the cache");
             self.invalidate.came(1);
         }
@@ -416,7 +430,7 @@ impl<P: Platform> Mapping<P> {
         let forgotten = self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(reading::forget);
         drop(rcu);
         if forgotten && let Some(pages_go) = self.invalidate.try_write() {
-            self.prune(&pages_go, self.read_window(index, PageIndex::END));
+            self.prune(&pages_go, self.read_block(index));
         }
     }
 

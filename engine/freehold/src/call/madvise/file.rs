@@ -1,6 +1,6 @@
 //! MADV_WILLNEED and MADV_REMOVE: advice that concerns the file of a mapping.
 //!
-//! WILLNEED reads pages into the cache (`file/fill.rs`), and REMOVE punches a hole into the file
+//! WILLNEED reads pages into the cache (`file/readahead/mod.rs`), and REMOVE punches a hole into the file
 //! (`file/change/truncate.rs`). Operations on a file may wait for its backing store (`file/pager.rs`), so no
 //! lock of the address space may be held during such an operation. A userfaultfd that requested messages
 //! about removed pages is notified first, also without a lock. After such an operation the VMA must be looked
@@ -45,7 +45,7 @@ impl<P: Platform> AddressSpace<P> {
             notice.into_iter().for_each(Notice::send);
             match advice {
                 Advice::Remove => punch(&file, pages)?,
-                _ => read_ahead(&file, pages),
+                _ => file.mapping().will_need(pages),
             }
         }
         fail_on_hole(no_holes)
@@ -77,17 +77,4 @@ fn punch<P: Platform>(file: &File<P>, pages: PageRange) -> Result<(), MadviseErr
         | FillError::NoSpace
         | FillError::NoHugePages => MadviseError::Io,
     })
-}
-
-/// Maximum number of pages that the advice reads for one VMA, so that a hint does not use up memory.
-const READ_AHEAD: u64 = 512;
-
-/// Starts reads of the first pages into the cache, and does not wait for them. The first failure ends the
-/// read-ahead and is not reported, because the advice is only a hint. Shared memory has no backing store to
-/// read from, and a direct file (DAX) has no cache.
-fn read_ahead<P: Platform>(file: &File<P>, pages: PageRange) {
-    if file.mapping().is_shmem() || file.mapping().is_mapped_singly() {
-        return;
-    }
-    file.mapping().read_ahead(PageRange::new(pages.start, pages.end.min(pages.start + READ_AHEAD)));
 }

@@ -16,8 +16,11 @@ pub(in crate::file) const LEAVING: u64 = 1 << 1;
 const READING: u64 = 1 << 2;
 /// A task may sleep until the read of the page ends.
 const WAITED: u64 = 1 << 3;
+/// The first access to the page reads the next window of readahead. Set only together with `READING` or
+/// `PRESENT`.
+const MARKED: u64 = 1 << 4;
 /// The frame number begins at this bit.
-const FRAME_SHIFT: u32 = 4;
+const FRAME_SHIFT: u32 = 5;
 /// The bits from here on hold the order of the block with which the page was added; see `mthp.rs`. Frame
 /// numbers need only the bits below.
 const ORDER_SHIFT: u32 = 60;
@@ -78,7 +81,7 @@ impl Word {
 
     /// Returns true if the page is being read into this frame.
     pub(super) fn reads_into(self, pfn: Pfn) -> bool {
-        self.in_block(0).0 & !WAITED == Self::reading(pfn).0
+        self.in_block(0).0 & !(WAITED | MARKED) == Self::reading(pfn).0
     }
 
     /// Returns true if the last read of the page failed.
@@ -90,6 +93,16 @@ impl Word {
     /// read.
     pub(in crate::file) fn is_vacant(self) -> bool {
         self.0 == 0 || self.has_failed()
+    }
+
+    /// Returns true if the page has the mark of readahead, and is visible or being read.
+    pub(in crate::file) fn is_marked(self) -> bool {
+        self.0 & MARKED != 0 && (self.is_reading() || self.visible().is_some())
+    }
+
+    /// Returns the word of the same page with or without the mark of readahead.
+    pub(in crate::file) fn with_mark(self, marked: bool) -> Self {
+        Word(self.0 & !MARKED | if marked { MARKED } else { 0 })
     }
 
     /// Returns the frame number of a word that has one.

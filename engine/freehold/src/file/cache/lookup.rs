@@ -12,7 +12,7 @@
 //! Faults, remote access, userfaultfd and the functions of `file/` call these functions. `shuttle_files.rs`
 //! in `lab/freehold-machine/tests` runs lookups concurrently with truncation and hole punching.
 
-use super::{entry::Word, radix::Stay};
+use super::{entry::Word, radix::Stay, reading};
 use crate::{
     Pfn,
     error::NoMemory,
@@ -36,6 +36,8 @@ pub(crate) struct Found<'g> {
     word: &'g AtomicU64,
     /// The frame that the word named.
     pfn: Pfn,
+    /// True if the word had the mark of readahead.
+    marked: bool,
 }
 
 impl<'g> Found<'g> {
@@ -43,8 +45,13 @@ impl<'g> Found<'g> {
     pub(super) fn at(word: &'g AtomicU64) -> Option<Self> {
         // Acquire pairs with the release that published the page: the frame's contents and record are then
         // visible.
-        let pfn = Word(word.load(Acquire)).visible()?;
-        Some(Found { word, pfn })
+        let seen = Word(word.load(Acquire));
+        seen.visible().map(|pfn| Found { word, pfn, marked: seen.is_marked() })
+    }
+
+    /// Returns true if the page had the mark of readahead when it was found.
+    pub(crate) fn is_marked(&self) -> bool {
+        self.marked
     }
 
     /// Returns the frame that held the page when it was found.
@@ -68,6 +75,15 @@ pub(crate) struct CachedPage<'m, P: Platform> {
     memory: &'m Memory<P>,
     /// The frame, whose count includes this reference.
     pfn: Pfn,
+    /// True if the page had the mark of readahead when it was found.
+    marked: bool,
+}
+
+impl<P: Platform> CachedPage<'_, P> {
+    /// Returns true if the page had the mark of readahead when it was found.
+    pub(in crate::file) fn is_marked(&self) -> bool {
+        self.marked
+    }
 }
 
 impl<P: Platform> Deref for CachedPage<'_, P> {
@@ -231,7 +247,7 @@ impl<P: Platform> Mapping<P> {
         if !self.files().platform().frame(found.pfn()).get_cached() {
             return None;
         }
-        let page = CachedPage { memory: self.files().memory(), pfn: found.pfn() };
+        let page = CachedPage { memory: self.files().memory(), pfn: found.pfn(), marked: found.is_marked() };
         let is_still = found.is_still();
         // The read section ends before `page` can be dropped, because this drop may release the last
         // reference to the frame.
@@ -291,6 +307,20 @@ impl<P: Platform> Mapping<P> {
             _ => ControlFlow::Break(()),
         };
         self.cache.each(stay, pages, absent).is_continue()
+    }
+
+    /// Returns true if the page is neither in the cache nor being read. The answer is a hint.
+    pub(in crate::file) fn is_vacant(&self, index: PageIndex) -> bool {
+        let rcu = P::rcu_read();
+        let word = self.cache.get(Stay::within::<P>(&rcu), index);
+        // Relaxed: the word is only compared; no frame is accessed through it.
+        word.is_none_or(|word| Word(word.load(Relaxed)).is_vacant())
+    }
+
+    /// Takes the mark of readahead from a page. Returns false if the page has no mark.
+    pub(in crate::file) fn take_mark(&self, index: PageIndex) -> bool {
+        let rcu = P::rcu_read();
+        self.cache.get(Stay::within::<P>(&rcu), index).is_some_and(reading::take_mark)
     }
 
     /// Returns true if the memory of a page failed, so that no task can get the page.

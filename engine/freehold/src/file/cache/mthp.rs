@@ -24,6 +24,7 @@ use crate::{
         kinds::shmem_huge::{SharedBlocks, Sizes, largest_first},
         mapping::{FillError, Mapping},
         read::RunReads,
+        readahead::AccessOrder,
     },
     platform::Platform,
 };
@@ -45,17 +46,26 @@ pub(crate) struct Wanted {
     pub index: PageIndex,
     /// The sizes of blocks that are allowed around the page.
     pub sizes: Sizes,
+    /// The order of access that was announced for the mapping.
+    pub order: AccessOrder,
+    /// True if the page is in the cache and has the mark of readahead.
+    pub marked: bool,
 }
 
 impl Wanted {
     /// Requests a single page without a block.
     pub fn alone(index: PageIndex) -> Self {
-        Wanted { index, sizes: Sizes::default() }
+        Wanted::new(index, Sizes::default())
+    }
+
+    /// Requests a page. Blocks of these sizes are allowed around the page.
+    pub fn new(index: PageIndex, sizes: Sizes) -> Self {
+        Wanted { index, sizes, order: AccessOrder::Any, marked: false }
     }
 
     /// Iterates over the blocks that are allowed in a file that ends at `end`, largest first.
     pub fn blocks(self, end: PageIndex) -> impl Iterator<Item = PageRange> {
-        let Wanted { index, sizes } = self;
+        let Wanted { index, sizes, .. } = self;
         let huge = block_around(index, MAX_BLOCK).end <= end;
         largest_first(sizes.all()).filter_map(move |bytes| {
             let block = block_around(index, PageCount::of_bytes(bytes));

@@ -11,6 +11,7 @@
 //! | frame, `READING` | being read into this frame, which belongs to the read | *present* or 0 ([`end`]), by the owner of the read, without a lock; 0 ([`remove`]), under the invalidate lock held for writing; the next state ([`watch`]), by a task that is about to sleep |
 //! | frame, `READING`, `WAITED` | the same, and a task may sleep until the read ends | the same, or *failed* |
 //! | either of the two | | *present* in another frame ([`replace`]), by a task that writes the whole page, under the invalidate lock held for reading |
+//! | *present* or being read, with the mark of readahead | the first access starts the reads of the next window | the same, without the mark ([`take_mark`]), by the task that starts these reads, without a lock. A task that changes the word in another way may drop the mark or bring it back: it is a hint |
 //! | *failed* | the last read failed, and a task waited for it | being read; 0, by the task that has seen the failure ([`forget`]), or by `remove` |
 //!
 //! The word is the cookie of the read. The frame in the word belongs to one read until this read ends, so no
@@ -74,11 +75,11 @@ pub(in crate::file) enum End {
 }
 
 /// Starts a read of a page into `pfn`, which belongs to the caller until the read ends. The page will be part
-/// of a block of this order. Returns false if the page is in the cache, lost, or being read. The caller holds
-/// the invalidate lock.
-pub(in crate::file) fn begin(word: &AtomicU64, pfn: Pfn, order: u32) -> bool {
+/// of a block of this order, and has the mark of readahead if `marked` is true. Returns false if the page is
+/// in the cache, lost, or being read. The caller holds the invalidate lock.
+pub(in crate::file) fn begin(word: &AtomicU64, pfn: Pfn, order: u32, marked: bool) -> bool {
     // Relaxed: the frame's contents and record are published when the read ends.
-    let next = Word::reading(pfn).in_block(order).0;
+    let next = Word::reading(pfn).in_block(order).with_mark(marked).0;
     word.fetch_update(Relaxed, Relaxed, |old| Word(old).is_vacant().then_some(next)).is_ok()
 }
 
@@ -87,7 +88,7 @@ pub(in crate::file) fn begin(word: &AtomicU64, pfn: Pfn, order: u32) -> bool {
 /// waits for the page or if `watched` is true.
 pub(in crate::file) fn end(word: &AtomicU64, pfn: Pfn, visible: bool, watched: bool) -> End {
     let next = |old: Word| match old.is_waited() {
-        _ if visible => Word::present(pfn).in_block(old.order()).0,
+        _ if visible => Word::present(pfn).in_block(old.order()).with_mark(old.is_marked()).0,
         waited if waited || watched => Word::failed(waited).0,
         _ => 0,
     };
@@ -144,6 +145,14 @@ pub(in crate::file) fn watch(word: &AtomicU64) -> State {
         _ if seen.visible().is_some() => State::Visible,
         _ => State::Other,
     }
+}
+
+/// Takes the mark of readahead from a page. Returns false if the page has no mark, or if another task has
+/// taken it.
+pub(in crate::file) fn take_mark(word: &AtomicU64) -> bool {
+    // Relaxed: no data depends on the mark.
+    let change = |old| Word(old).is_marked().then(|| Word(old).with_mark(false).0);
+    word.fetch_update(Relaxed, Relaxed, change).is_ok()
 }
 
 /// Removes the failure of a read from the word, if no other task has waited for that read. Returns true if

@@ -28,7 +28,7 @@ struct Page {
 impl Page {
     fn new() -> Arc<Self> {
         let page = Page { word: AtomicU64::new(0), turns: Turns::new(), contents: AtomicU64::new(0) };
-        assert!(begin(&page.word, FIRST, 0));
+        assert!(begin(&page.word, FIRST, 0, false));
         Arc::new(page)
     }
 
@@ -131,7 +131,7 @@ fn old_read_does_not_end_a_later_read() {
             thread::spawn(move || page.read())
         };
         let removed = page.remove();
-        let begun = begin(&page.word, SECOND, 0);
+        let begun = begin(&page.word, SECOND, 0, false);
         assert_eq!(removed, begun, "a read began although the page was there");
         assert_ne!(reader.join().unwrap(), removed);
         if begun {

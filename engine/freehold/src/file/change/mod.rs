@@ -7,6 +7,7 @@
 //! | `unmap.rs` | clears the entries of pages, for the other operations |
 //! | `write_back.rs` | writes dirty pages to the backing store |
 //! | `exchange.rs` | moves a page to another frame |
+//! | `advise.rs` | advice of programs about an open file |
 //! | `drop_clean.rs` | drops clean pages that are not in use |
 //! | `revoke.rs` | revokes the frames of a device |
 //!
@@ -16,6 +17,7 @@
 //! (`rmap/tree/`), as `unmap.rs` does. `mapping.rs` (in the folder above) has the states of a page.
 
 mod adopt_size;
+pub(super) mod advise;
 mod drop_clean;
 mod exchange;
 mod revoke;

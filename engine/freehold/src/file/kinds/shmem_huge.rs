@@ -11,8 +11,13 @@
 //! A new set of sizes needs its bits in [`SharedBlocks::word`] and in `of`, in the same order, a rule in
 //! `nameless` or `named`, a case in `tests/huge/shared.rs`, and a row in `docs/reference/replay.md`.
 
-use crate::PAGE_SIZE;
+use crate::{
+    PAGE_SIZE,
+    file::mapping::{Mapping, NO_MOUNT},
+    platform::Platform,
+};
 use freehold_pagetable::Level;
+use freehold_sync::atomic::Ordering::Relaxed;
 
 /// Policy that says where shared memory has huge pages. The values are those of
 /// /sys/kernel/mm/transparent_hugepage/shmem_enabled and of the mount option `huge` of tmpfs.
@@ -168,4 +173,30 @@ pub(crate) fn largest_first(mut sizes: u64) -> impl Iterator<Item = u64> {
         sizes -= largest;
         Some(largest)
     })
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Sets the huge page policy of the mount that shared memory belongs to (the option `huge` of tmpfs).
+    /// `None`, the initial value, says that the memory has no name: the engine's
+    /// [`SharedBlocks`](crate::engine::SharedBlocks) then apply. Pages in the cache are not affected.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, engine::SharedHuge, file::Mapping};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::memfd(&engine, 4 << 20).unwrap();
+    /// file.set_mount_huge(Some(SharedHuge::Always));
+    /// assert_eq!(file.mount_huge(), Some(SharedHuge::Always));
+    /// ```
+    pub fn set_mount_huge(&self, huge: Option<SharedHuge>) {
+        // Relaxed, here and below: a concurrent fault may see either value.
+        self.mount_huge.store(huge.map_or(NO_MOUNT, |huge| huge as u8), Relaxed);
+    }
+
+    /// Returns the huge page policy of the mount that the file belongs to.
+    pub fn mount_huge(&self) -> Option<SharedHuge> {
+        let number = self.mount_huge.load(Relaxed);
+        (number != NO_MOUNT).then(|| SharedHuge::of(number))
+    }
 }
