@@ -14,7 +14,7 @@ use crate::calls::descriptors::{MAX_TRANSFER, file, seekable};
 use crate::calls::files::{HERE, find};
 use crate::errno;
 use crate::files::{
-    CHARACTER,
+    CHARACTER, FIFO, REGULAR,
     access::Writing,
     buffer::UserBuffer,
     node::node_of,
@@ -28,7 +28,7 @@ use alloc::sync::Arc;
 use core::ops::Range;
 use freehold::counted::Counted;
 use freehold::error::Errno;
-use freehold::file::Mapping;
+use freehold::file::{FileAdvice, Mapping};
 use freehold::{PAGE_SIZE, PageIndex, PageRange};
 use linux_raw_sys::general::*;
 
@@ -45,7 +45,7 @@ pub const CALLS: Calls = &[
     (__NR_sync_file_range, sync_one),
     (__NR_sync, crate::calls::answer::nothing),
     (__NR_fadvise64, fadvise),
-    (__NR_readahead, sync_one),
+    (__NR_readahead, readahead),
     (CACHESTAT, cachestat),
 ];
 
@@ -334,11 +334,37 @@ fn cachestat(frame: &mut Frame) -> Answer {
 }
 
 fn fadvise(frame: &mut Frame) -> Answer {
-    let [descriptor, _, len, advice, ..] = frame.args();
+    let [descriptor, offset, len, advice, ..] = frame.args();
     let open = file(descriptor)?;
-    match advice {
-        0..=5 if open.file.mapping().is_none() && !open.file.can_seek() => Err(errno::ESPIPE),
-        0..=5 if len as i64 >= 0 => Ok(0),
-        _ => Err(Errno::EINVAL),
+    if open.file.stat().mode & TYPE == FIFO {
+        return Err(errno::ESPIPE);
     }
+    let advice = FileAdvice::from_raw(advice as u32).filter(|_| len as i64 >= 0).ok_or(Errno::EINVAL)?;
+    // Without memory for the engine's file, the hint has no effect.
+    if let Ok(file) = open.mapped() {
+        file.advise(advice, bytes_of(offset, if len == 0 { u64::MAX } else { len }));
+    }
+    Ok(0)
+}
+
+fn readahead(frame: &mut Frame) -> Answer {
+    let [descriptor, offset, len, ..] = frame.args();
+    let open = file(descriptor)?;
+    if !open.may_read() {
+        return Err(Errno::EBADF);
+    }
+    let is_secret = open.file.mapping().is_some_and(|mapping| mapping.is_secret());
+    if open.file.stat().mode & TYPE != REGULAR || is_secret || (len as i64) < 0 {
+        return Err(Errno::EINVAL);
+    }
+    if let Ok(file) = open.mapped() {
+        file.readahead(bytes_of(offset, len));
+    }
+    Ok(0)
+}
+
+/// Returns the bytes that an advice is about. As on Linux, a negative offset is allowed; it lies beyond the
+/// end of any file.
+fn bytes_of(offset: u64, len: u64) -> Range<u64> {
+    offset..offset.saturating_add(len)
 }
