@@ -1,128 +1,22 @@
 //! Reads of pages (`src/file/read.rs`, `src/file/cache/reading.rs`): requests that a pager completes later,
 //! in any order, in part, or not at all.
 //!
-//! The pager [`Device`] only queues its requests. A test takes a request from the queue and completes its
-//! pages, while other threads wait for them. [`World::end`] fails if a frame of a request leaks.
-//! `every_call/killed.rs` kills calls that wait for a read, and `shuttle_engine/reads.rs` explores schedules.
+//! A [`Device`] queues its requests, and the test completes them. [`World::end`] fails if a frame of a request
+//! leaks. `every_call/killed.rs` kills calls that wait for a read, and `shuttle_engine/reads.rs` explores
+//! schedules.
 
+use super::device::*;
 use crate::support::*;
 use freehold::{
     PageIndex, PageRange,
     call::Advice,
     error::MigrateError,
     fault::{Access, FaultError},
-    file::{FillError, ReadRequest},
+    file::FillError,
     remote::PinFlags,
     rmap::OfflineError,
 };
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering::SeqCst},
-    },
-};
-
-type Request = ReadRequest<Machine>;
-
-/// A device whose requests wait in a queue. Page `n` of the device begins with the number of [`Disk`].
-#[derive(Clone, Default)]
-struct Device {
-    /// Value of `read_pages`.
-    window: u64,
-    queue: Arc<Mutex<VecDeque<Request>>>,
-    /// True if the device fails all requests.
-    closed: Arc<AtomicBool>,
-}
-
-impl Pager<Machine> for Device {
-    fn read(&self, request: Request) {
-        let mut queue = self.queue.lock().unwrap();
-        if !self.closed.load(SeqCst) {
-            queue.push_back(request);
-        }
-    }
-
-    fn read_pages(&self) -> u64 {
-        self.window
-    }
-}
-
-impl Device {
-    fn new(window: u64) -> Self {
-        Device { window, ..Device::default() }
-    }
-
-    /// Returns a file of `bytes` bytes on this device.
-    fn file(&self, world: &World, bytes: u64) -> Counted<File<Machine>> {
-        let mapping = Mapping::new(world.engine(), self.clone(), bytes, false).unwrap();
-        File::new(&mapping, FileAccess::READ_WRITE, "/device").unwrap()
-    }
-
-    /// Returns the oldest request, and waits for it.
-    fn next(&self) -> Request {
-        loop {
-            if let Some(request) = self.queue.lock().unwrap().pop_front() {
-                return request;
-            }
-            std::thread::yield_now();
-        }
-    }
-
-    /// Returns a guard. If the test panics while the guard lives, the drop of the guard fails all requests,
-    /// so that no thread of the test waits for ever.
-    fn closes_on_panic(&self) -> Closes<'_> {
-        Closes(self)
-    }
-
-    /// Returns the number of requests in the queue.
-    fn asked(&self) -> usize {
-        self.queue.lock().unwrap().len()
-    }
-}
-
-/// See [`Device::closes_on_panic`].
-struct Closes<'d>(&'d Device);
-
-impl Drop for Closes<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.closed.store(true, SeqCst);
-            self.0.queue.lock().unwrap().clear();
-        }
-    }
-}
-
-/// Fills the frame of a page and completes the page.
-fn complete(request: &mut Request, index: u64) {
-    let index = PageIndex::new(index);
-    let frame = request.frame(index).unwrap();
-    request.platform().zero_frame(frame);
-    request.platform().write_frame(frame, 0, &Disk::number(index.get()).to_le_bytes());
-    request.complete(index, Ok(()));
-}
-
-/// Completes all pages of a request.
-fn complete_all(mut request: Request) {
-    while let Some((index, _)) = request.next_page() {
-        complete(&mut request, index.get());
-    }
-}
-
-/// Returns the pages of `0..pages` that are in the cache.
-fn cached(mapping: &Mapping<Machine>, pages: u64) -> Vec<u64> {
-    (0..pages).filter(|&page| mapping.has_page(PageIndex::new(page))).collect()
-}
-
-fn pages(start: u64, end: u64) -> PageRange {
-    PageRange::new(PageIndex::new(start), PageIndex::new(end))
-}
-
-/// Maps the pages `range` of the file at `BASE`.
-fn map(process: &Process, file: &Counted<File<Machine>>, range: PageRange, flags: MapFlags) {
-    let bytes = range.len().bytes();
-    process.mmap(BASE, bytes, RW, flags | MapFlags::FIXED, Some(file), range.start.byte()).unwrap();
-}
+use std::sync::Mutex;
 
 /// Reads the first number of a page by a call.
 fn read_number(mapping: &Mapping<Machine>, page: u64) -> Result<u64, FillError> {
@@ -501,11 +395,8 @@ fn willneed_starts_reads_and_does_not_wait() {
         let file = device.file(world, 10 * PAGE);
         map(process, &file, pages(0, 10), MapFlags::SHARED);
         process.madvise(BASE + PAGE, 8 * PAGE, Advice::WillNeed).unwrap();
-        let mut asked: Vec<_> = device.queue.lock().unwrap().drain(..).collect();
-        assert_eq!(
-            asked.iter().map(Request::pages).collect::<Vec<_>>(),
-            [pages(0, 4), pages(4, 8), pages(8, 10)]
-        );
+        let mut asked = device.take_all();
+        assert_eq!(asked.iter().map(Request::pages).collect::<Vec<_>>(), [pages(1, 5), pages(5, 9)]);
         process.madvise(BASE + PAGE, 8 * PAGE, Advice::WillNeed).unwrap();
         assert_eq!((device.asked(), cached(file.mapping(), 10)), (0, vec![]));
         asked.drain(..).rev().for_each(complete_all);
