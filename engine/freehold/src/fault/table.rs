@@ -17,7 +17,8 @@ use crate::{
 use freehold_pagetable::{MarkerKind, Pte, PteTable};
 
 impl<P: Platform> AddressSpace<P> {
-    /// Brings a page of a file into its cache, or starts readahead at a marked page. The caller holds no lock.
+    /// Brings a page of a file into its cache, or starts readahead at a marked page. The caller holds no
+    /// lock.
     pub(crate) fn fill(&self, file: &File<P>, wanted: Wanted, addr: u64) -> Result<(), FaultError> {
         file.fill_wanted(wanted).map_err(|error| match error {
             FillError::NoMemory => FaultError::OutOfMemory,

@@ -101,8 +101,9 @@ pub struct Mapping<P: Platform> {
     pub(crate) huge: Option<HugeFile>,
     /// Seals, and the number of VMAs and mmap calls that can write.
     pub(super) sealing: Sealing,
-    /// True if a dirty page was lost, or if an advice could not write a page, and no caller of `write_back` has
-    /// been notified. Read and written atomically; set under `invalidate` held for writing if a page is lost.
+    /// True if a dirty page was lost, or if an advice could not write a page, and no caller of `write_back`
+    /// has been notified. Read and written atomically. For a lost page, set under `invalidate` held for
+    /// writing.
     pub(crate) lost: AtomicBool,
     /// Index after the last page beyond the end of the file that [`reserve`](Self::reserve) added, or any
     /// smaller number if there is none. Changed under `content` held for writing.

@@ -4,8 +4,8 @@
 //! the access that it was opened for, its name, and its driver or segment. The embedder keeps the rest:
 //! descriptors, file positions, status flags. `object.rs` says how a VMA refers to an open file.
 //!
-//! An open file never changes, except for the hints of readahead (`readahead/`), so no lock guards it. An open
-//! file is freed with its last reference.
+//! An open file never changes, except for the hints of readahead (`readahead/`), so no lock guards it. An
+//! open file is freed with its last reference.
 //!
 //! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`, and `may_map` in
 //! `nommu/mmap.rs`); this file only records the access. A new field of [`FileAccess`] needs its check in both

@@ -218,10 +218,10 @@ pub(super) struct RunReads<P: Platform> {
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Starts a read of the page `index`, and of absent pages around it that lie in `pages`. The result of the
-    /// read of the page itself is watched: its failure is stored in the cache if `watched` is true, because
-    /// the caller waits for the page. One of the pages gets `mark`. No page becomes visible before the read
-    /// ends.
+    /// Starts a read of the absent page `index`, and of absent pages around it that lie in `pages`, as many
+    /// as the pager wants in one request. With `watched`, the failure of the page itself is stored in the
+    /// cache, because the caller waits for the page. One of the pages may get `mark`. No page becomes visible
+    /// before the read ends.
     ///
     /// # Errors
     ///
@@ -287,9 +287,9 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Allocates a frame for a page and marks the page as being read into the frame. Counts the page. The page
-    /// gets `mark` if it is the first page that may. Returns `None` if the cache has the page or a read of
-    /// it.
+    /// Allocates a frame for a page and marks the page as being read into the frame. Counts the page. The
+    /// page gets `mark` if it is the first page that may. Returns `None` if the cache has the page or a read
+    /// of it.
     fn begin_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,

@@ -2,7 +2,7 @@
 //!
 //! The pager [`Instant`] completes each request at once and records it. With it, the pages in the cache after
 //! a list of accesses are the same in each run. The first test has the answers of Linux 6.18, on ext4 with
-//! `read_ahead_kb` 128, where Linux does not round windows to the sizes of large folios. The other tests use
+//! windows of at most 128 KiB, where Linux does not round windows to the sizes of large folios. The other tests use
 //! a [`Device`], whose requests they complete. `src/file/readahead/window.rs` tests the sizes of windows.
 
 use super::device::*;
@@ -265,7 +265,8 @@ fn next_window_is_asked_for_before_it_is_needed() {
     world.end();
 }
 
-/// Of 512 faults in ascending order, only the first waits for the device. It is the only major fault.
+/// Counts waits: of 512 faults in ascending order, only the first waits for the device. It is the only major
+/// fault.
 #[test]
 fn sequential_faults_wait_once() {
     everywhere(|world, process, _| {

@@ -102,6 +102,8 @@ const EXEMPT: &[(&str, &str)] = &[
     ("Mapping::has_page", "only reads"),
     ("Mapping::page_run", "only reads"),
     ("Mapping::adopt_size", "removes pages, which needs no memory"),
+    ("Mapping::readahead", "a number"),
+    ("Mapping::set_readahead", "a word, which needs no memory"),
     ("Mapping::drop_clean", "with `File::drop_clean`"),
     ("Mapping::check", "made after every call of the sweep"),
     ("Mapping::seals", "a value"),

@@ -278,7 +278,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The initial value is [`Config::readahead`](crate::engine::Config::readahead) if the pager wants more
     /// than one page per request, and 0 otherwise. Values above 8192 count as 8192. Files without a backing
-    /// store have no readahead. `POSIX_FADV_SEQUENTIAL` doubles the maximum for an open file.
+    /// store have no readahead. [`FileAdvice::Sequential`](super::FileAdvice::Sequential) doubles the maximum
+    /// for an open file.
     ///
     /// # Examples
     ///

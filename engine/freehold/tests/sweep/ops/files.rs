@@ -7,7 +7,7 @@ use crate::sweep::{board::OpenBoard, scene::Scene, *};
 use freehold::{
     PageIndex, PageRange,
     error::Errno,
-    file::{Frames, Seals, Segment, Special},
+    file::{FileAdvice, Frames, Seals, Segment, Special},
     hugetlb::HugePageSize,
     rmap::{MigrateError, OfflineError},
 };
@@ -67,6 +67,17 @@ pub const OPS: &[Op] = &[
         let at = 9 * s.unit + 5;
         filled(file(s).read_at(at, &mut [0; 8]))
     }),
+    op("File::read_at", "read_at of an open file", |s| {
+        let at = 9 * s.unit + 5;
+        filled(s.file.read_at(at, &mut [0; 8]))
+    }),
+    op("File::readahead", "readahead", |s| done(|| s.file.readahead(8 * s.unit..10 * s.unit)))
+        .leaves(Left::Pages),
+    op("File::advise", "posix_fadvise", |s| {
+        let advice = [FileAdvice::Sequential, FileAdvice::WillNeed, FileAdvice::DontNeed];
+        done(|| advice.into_iter().for_each(|advice| s.file.advise(advice, 0..12 * s.unit)))
+    })
+    .leaves(Left::Pages),
     op("Mapping::write_at", "write_at", |s| filled(file(s).write_at(9 * s.unit + 16, &[1; 8]))),
     op("Mapping::write_at", "write_at beyond the end", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
     op("Mapping::write_back", "write_back", |s| made(file(s).write_back((0..4).into()).map_err(|_| ())))
