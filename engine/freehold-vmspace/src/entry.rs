@@ -66,7 +66,7 @@ impl<P: Platform> VmSpace<P> {
             if written {
                 // The bit is set before the flush and again after it; `cleaned` and `keep_dirty` give the
                 // reasons.
-                frame.set_dirty();
+                self.memory().set_dirty_late(frame);
             }
             gather.add_unmapped(if written { what.dirty() } else { what });
         });

@@ -6,7 +6,7 @@
 //! copies them. `tests/guards.rs` of `freehold` tests guards.
 
 use crate::{
-    NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,
+    Memory, NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,
     frame::MIGRATION_RSS,
     platform::{Platform, TableMemory},
 };
@@ -34,7 +34,7 @@ impl<P: Platform> VmSpace<P> {
     pub fn install_guards(&self, range: UserRange, shared: bool) -> Result<(), NoMemory> {
         let mut gather = self.gather(range.va());
         let mut installer =
-            Installer { platform: self.platform(), shared, gather: &mut gather, rss: Rss::default() };
+            Installer { memory: self.memory(), shared, gather: &mut gather, rss: Rss::default() };
         let walked = self.walk(range.va(), &mut installer);
         self.count_rss(&installer.rss);
         // Flush also if nothing was mapped: another call may have emptied a slot and not flushed yet (hazard
@@ -54,7 +54,7 @@ impl<P: Platform> VmSpace<P> {
 
 /// A visitor that puts a guard marker into every slot.
 struct Installer<'i, 'g, P: Platform> {
-    platform: &'i P,
+    memory: &'i Memory<P>,
     /// True if stores reach a file. The dirty bit of an entry must then not be lost.
     shared: bool,
     gather: &'i mut VmGather<'g, P>,
@@ -70,11 +70,11 @@ impl<P: Platform> Installer<'_, '_, P> {
             Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MIGRATION_RSS, -1),
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
         };
-        let (frame, mut what) = (self.platform.frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
+        let (frame, mut what) = (self.memory.platform().frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
         if self.shared && !frame.is_anon() && flags.contains(PteFlags::DIRTY) {
             // As in a zap, the bit is set before the flush, for a concurrent write-back, and again after the
             // flush.
-            frame.set_dirty();
+            self.memory.set_dirty_late(frame);
             what = what.dirty();
         }
         self.rss.add(frame.kind(), -1);

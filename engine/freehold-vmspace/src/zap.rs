@@ -8,7 +8,7 @@
 #![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{
-    MigrationEntry, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MIGRATION_RSS,
+    Memory, MigrationEntry, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MIGRATION_RSS,
     platform::Platform,
 };
 use alloc::vec::Vec;
@@ -73,7 +73,7 @@ impl Zap {
 /// A visitor that clears the selected entries.
 struct Zapper<'z, 'v, P: Platform> {
     zap: Zap,
-    platform: &'z P,
+    memory: &'z Memory<P>,
     gather: &'z mut VmGather<'v, P>,
     /// Change of the counts of resident pages; never positive.
     rss: Rss,
@@ -92,7 +92,7 @@ impl<P: Platform> VmSpace<P> {
         if range.is_empty() {
             return;
         }
-        let mut zapper = Zapper { zap, platform: self.platform(), gather, rss: Rss::default() };
+        let mut zapper = Zapper { zap, memory: self.memory(), gather, rss: Rss::default() };
         // Cannot fail: a large leaf is split with the table deposited for it, so every leaf is removed.
         let walked = self.walk(range.va(), &mut zapper);
         debug_assert!(walked.is_ok(), "a zap ran out of memory");
@@ -140,7 +140,7 @@ impl<P: Platform> Zapper<'_, '_, P> {
     /// Subtracts one from the count of mappings of the frame `pfn`, and `pages` from the count of resident
     /// pages of its kind.
     fn unmap(&mut self, pfn: Pfn, pages: u64) {
-        let frame = self.platform.frame(pfn);
+        let frame = self.memory.platform().frame(pfn);
         frame.sub_map();
         self.rss.add(frame.kind(), -(pages as i64));
     }
@@ -184,7 +184,8 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
-        let (zap, platform) = (self.zap, self.platform);
+        let (zap, memory) = (self.zap, self.memory);
+        let platform = memory.platform();
         let mut rss = Rss::default();
         // All cases are in one loop because it runs once per page. The common case is an anonymous frame.
         let gather = &mut *self.gather;
@@ -246,7 +247,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     // The bit is set now, for a concurrent write-back, and again after the flush, because
                     // stores continue until the flush. The frame is usually dirty already.
                     if !frame.is_dirty() {
-                        frame.set_dirty();
+                        memory.set_dirty_late(frame);
                     }
                     what = what.dirty();
                 }

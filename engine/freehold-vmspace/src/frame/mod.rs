@@ -400,6 +400,13 @@ impl Frame {
         self.word.fetch_or(DIRTY, Release);
     }
 
+    /// Like [`set_dirty`](Self::set_dirty). Returns true if the page was clean.
+    #[inline]
+    pub fn make_dirty(&self) -> bool {
+        // Release: as in `set_dirty`.
+        self.word.fetch_or(DIRTY, Release) & DIRTY == 0
+    }
+
     /// Clears the dirty bit. Returns true if it was set.
     #[inline]
     pub fn take_dirty(&self) -> bool {

@@ -6,6 +6,7 @@
 //! | `pool.rs`, `huge.rs` | pools of huge pages; references to huge pages |
 //! | `run.rs` | runs of frames, for address spaces without an MMU |
 //! | `unpin.rs` | the release of pinned frames |
+//! | `late_stores.rs` | pages of files that become dirty after their write-back |
 //!
 //! A [`Memory`] has no lock of its own: each pool has one, caches belong to CPUs, and the other fields are
 //! atomic or never change. The records of frames are described in `frame/mod.rs`. A frame that is free here
@@ -15,6 +16,7 @@
 
 pub(crate) mod cache;
 mod huge;
+mod late_stores;
 mod pool;
 mod run;
 mod unpin;
@@ -37,6 +39,7 @@ use freehold_sync::{
     },
     counted::Shared,
 };
+use late_stores::LateStores;
 
 /// The memory of address spaces: the frames of a platform, and the caches and pools of free frames.
 // The value has cache lines of its own, because each fault reads it, and the reference count in front of it
@@ -54,6 +57,8 @@ pub struct Memory<P: Platform> {
     pools: [HugePool<P>; 2],
     /// Number of frames whose memory failed; never decremented.
     failed: AtomicU64,
+    /// The files of which a page has become dirty late.
+    late_stores: LateStores,
     /// The last field, because dropping the fields above frees memory to the platform.
     platform: P,
 }
@@ -71,7 +76,7 @@ impl<P: Platform> Memory<P> {
         let zero = FrameCache::alloc_on(&platform, &FrameRequest::pages(FramePurpose::Engine))?;
         platform.zero_frame(zero);
         let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Memory { frames, zero, huge_zero, pools, failed, platform })
+        Ok(Memory { frames, zero, huge_zero, pools, failed, late_stores: LateStores::new(), platform })
     }
 
     /// Returns the platform.
@@ -278,7 +283,7 @@ impl<P: Platform> Memory<P> {
             }
             let frame = self.platform.frame(leaf.pfn());
             if leaf.is_dirty() {
-                frame.set_dirty();
+                self.set_dirty_late(frame);
             }
             if frame.put() {
                 free.push(leaf.pfn());
@@ -301,7 +306,7 @@ impl<P: Platform> Memory<P> {
         for pfn in (0..leaf.level().frames()).map(|n| leaf.pfn().add(n)) {
             let frame = self.platform.frame(pfn);
             if leaf.is_dirty() {
-                frame.set_dirty();
+                self.set_dirty_late(frame);
             }
             if frame.put() {
                 free.push(pfn);

@@ -21,7 +21,7 @@ impl<P: Platform> Memory<P> {
             let record = self.record_of(pfn);
             let frame = self.platform().frame(record);
             if dirty {
-                frame.set_dirty();
+                self.set_dirty_late(frame);
             }
             if frame.hugetlb().is_some() {
                 self.put_huge_page_by(record, PIN);

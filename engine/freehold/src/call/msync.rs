@@ -13,7 +13,7 @@ use crate::space::{AddressSpace, change::vma_ranges::VmaRanges};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
-    error::MsyncError,
+    error::{MsyncError, SyncError},
     file::File,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
@@ -32,6 +32,15 @@ bitflags! {
         const INVALIDATE = 2;
         /// MS_SYNC: returns after everything is written.
         const SYNC = 4;
+    }
+}
+
+impl From<SyncError> for MsyncError {
+    fn from(error: SyncError) -> Self {
+        match error {
+            SyncError::Io => MsyncError::Io,
+            SyncError::Killed => MsyncError::Killed,
+        }
     }
 }
 
@@ -76,7 +85,7 @@ impl<P: Platform> AddressSpace<P> {
         while at < end {
             match self.sync_step(UserRange::new(at, end), flags, &mut hole)? {
                 SyncStep::Write(file, pages, next) => {
-                    file.mapping().write_back(pages).map_err(|_| MsyncError::Io)?;
+                    file.mapping().write_back(pages)?;
                     at = next;
                 }
                 SyncStep::End => break,

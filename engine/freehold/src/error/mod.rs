@@ -455,6 +455,22 @@ verb_error! {
     }
 }
 
+plain_error! {
+    /// Reason why the pages of a file were not written back.
+    SyncError {
+        /// A page could not be written, or a dirty page was lost.
+        Io => EIO,
+        /// A fatal signal arrived while waiting for writes.
+        Killed => EINTR,
+    }
+}
+
+impl From<Killed> for SyncError {
+    fn from(_: Killed) -> Self {
+        SyncError::Killed
+    }
+}
+
 verb_error! {
     /// Reason why System V shared memory could not be attached.
     ShmatError {

@@ -1,7 +1,7 @@
 //! Stores to a mapped page whose entry does not permit stores.
 //!
 //! ```text
-//! shared                       grant write permission; the page becomes dirty
+//! shared                       grant write permission; the page becomes dirty, in its frame and in its file
 //! private, frame is exclusive  grant write permission
 //! private, any other frame     old entry -> nothing -> flush -> entry of a copy, under the table's lock
 //! ```
@@ -49,7 +49,9 @@ impl<P: Platform> AddressSpace<P> {
             {
                 return self.special_mkwrite(vma, page, special, table);
             }
-            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN));
+            let rcu = P::rcu_read();
+            let granted = || mark_dirty(vma, &rcu, page);
+            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN, granted));
         }
         match self.vm.allow_private_store(table, address, written(vma.flags())) {
             StoreOutcome::Copy(old) => {
@@ -96,5 +98,13 @@ impl<P: Platform> AddressSpace<P> {
         }
         self.vm.memory().discard_anon(new);
         FaultOutcome::Retry
+    }
+}
+
+/// Marks a page as dirty in the file that `vma` maps, so that write-back finds it. The caller holds the lock
+/// of the table in which an entry has become writable.
+pub(crate) fn mark_dirty<P: Platform>(vma: &Vma<P>, rcu: &P::RcuGuard, page: u64) {
+    if let Object::File(file) = vma.object() {
+        file.mapping().mark_dirty(rcu, vma.pgoff_of(page));
     }
 }

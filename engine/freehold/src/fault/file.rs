@@ -146,7 +146,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(all)
     }
 
-    /// Maps the page with write permission and marks it dirty.
+    /// Maps the page with write permission and marks it dirty, in its frame and in the file. Write-back clears
+    /// the mark before it removes the right to write from the entry, so the mark is set under the lock of the
+    /// table.
     fn shared_write(
         &self,
         vma: &Vma<P>,
@@ -169,10 +171,14 @@ impl<P: Platform> AddressSpace<P> {
         let block = block.filter(|block| addresses(*block).all(|at| fill.is_vacant(at)));
         let rights = vma_pte_flags(vma.flags()) | WRITTEN;
         let outcome = match fill.put(address, found.pfn(), rights, || found.is_still()) {
-            Ok(true) => FaultOutcome::Done,
+            Ok(true) => {
+                file.mapping().mark_dirty(&rcu, index);
+                FaultOutcome::Done
+            }
             Ok(false) => FaultOutcome::Retry,
             Err(NoMemory) => FaultOutcome::OUT_OF_MEMORY,
         };
+        // Only shared memory has blocks, whose pages need no marks.
         if let (FaultOutcome::Done, Some(block)) = (&outcome, block) {
             let first = vma.pgoff_of(block.start());
             let indices = PageRange::new(first, vma.pgoff_of(block.end() - 1) + 1);

@@ -9,7 +9,8 @@
 //! read does not take the content lock. No task waits for a pager while it holds the lock, because a
 //! truncation needs the lock to remove a page whose read hangs: a step that needs an absent page returns
 //! [`Stop::Absent`], and [`with_content`](Mapping::with_content) releases the lock, reads the page, and
-//! starts again. A write of a whole page does not read it.
+//! starts again. A removal of pages that are being written waits in the same way ([`Stop::Writing`]). A write
+//! of a whole page does not read it.
 //!
 //! A write must publish the size after the bytes, because a reader that sees the new size reads them without
 //! a lock. `tests/files/mapped.rs` tests reads and writes together with mappings.
@@ -33,6 +34,8 @@ use freehold_vmspace::{PageIndex, PageRange};
 pub(in crate::file) enum Stop {
     /// This page must first be read, without the lock.
     Absent(PageIndex),
+    /// The writes of these pages must first end, without the lock.
+    Writing(PageRange),
     /// The operation fails.
     Failed(FillError),
 }
@@ -168,10 +171,10 @@ impl<P: Platform> Mapping<P> {
         if done == 0 { written.map(|()| 0) } else { Ok(done) }
     }
 
-    /// Calls `step` with the content lock held for writing. If `step` needs a page that is absent, releases
-    /// the lock, reads the page and calls `step` again. If `step` finds no memory, releases the lock, asks
-    /// the platform and calls `step` again. `step` has then changed nothing, or continues behind its change.
-    /// It reports progress in its argument.
+    /// Calls `step` with the content lock held for writing. If `step` needs a page that is absent, or removes
+    /// pages that are being written, releases the lock, reads the page or waits for the writes, and calls
+    /// `step` again. If `step` finds no memory, releases the lock, asks the platform and calls `step` again.
+    /// `step` has then changed nothing, or continues behind its change. It reports progress in its argument.
     ///
     /// # Errors
     ///
@@ -190,6 +193,7 @@ impl<P: Platform> Mapping<P> {
             drop(content);
             let ready = match stop {
                 Stop::Absent(index) => self.try_fill(index),
+                Stop::Writing(pages) => self.wait_for_writes(pages).map_err(FillError::from),
                 Stop::Failed(error) => Err(error),
             };
             match (ready, stop) {
@@ -236,7 +240,7 @@ impl<P: Platform> Mapping<P> {
             let Some(page) = self.page_to_write(index, whole)? else { continue };
             let platform = self.files().platform();
             platform.write_frame(*page, start as usize, data);
-            platform.frame(*page).set_dirty();
+            self.set_dirty(index, *page);
             break;
         }
         // The size is published last: a reader that sees the new size also finds the bytes.
@@ -288,7 +292,7 @@ impl<P: Platform> Mapping<P> {
         let platform = self.files().platform();
         let offset = bytes.start % PAGE_SIZE;
         zero(platform, **page, offset..offset + (bytes.end - bytes.start));
-        platform.frame(**page).set_dirty();
+        self.set_dirty(PageIndex::of_byte(bytes.start), **page);
     }
 
     /// Zeroes the bytes of the last page that lie beyond the end of the file, before the file grows from

@@ -32,11 +32,12 @@
 //!
 //! This file has the fields of a file, their locks, and simple queries. The operations on a file are in the
 //! other files of this folder; `mod.rs` lists them. A new operation that changes a word must use the lock of
-//! the table above. [`check`](Mapping::check) recounts the cached pages; the tests call it.
+//! the table above. [`check`](Mapping::check) recounts the pages.
 
 use super::{
     Pager, Zeroes,
     cache::{invalidate_lock::Invalidate, radix::Radix},
+    dirty::Dirty,
     file_list::FileListLink,
     sealing::Sealing,
 };
@@ -101,10 +102,8 @@ pub struct Mapping<P: Platform> {
     pub(crate) huge: Option<HugeFile>,
     /// Seals, and the number of VMAs and mmap calls that can write.
     pub(super) sealing: Sealing,
-    /// True if a dirty page was lost, or if an advice could not write a page, and no caller of `write_back`
-    /// has been notified. Read and written atomically. For a lost page, set under `invalidate` held for
-    /// writing.
-    pub(crate) lost: AtomicBool,
+    /// The marks of dirty pages, late stores, and failed writes.
+    pub(crate) dirty: Dirty,
     /// Index after the last page beyond the end of the file that [`reserve`](Self::reserve) added, or any
     /// smaller number if there is none. Changed under `content` held for writing.
     pub(super) reserved_end: AtomicU64,
@@ -266,7 +265,7 @@ impl<P: Platform> Mapping<P> {
             committed,
             huge,
             sealing: Sealing::new(sealable),
-            lost: AtomicBool::new(false),
+            dirty: Dirty::new(),
             reserved_end: AtomicU64::new(0),
             aligns: AtomicBool::new(false),
             mount_huge: AtomicU8::new(NO_MOUNT),
@@ -281,6 +280,7 @@ impl<P: Platform> Mapping<P> {
             files: files.clone(),
         })?;
         mapping.home.set_mapping(&mapping);
+        mapping.start_counting_late_stores();
         if mapping.has_store() {
             files.list.add(&mapping);
         }

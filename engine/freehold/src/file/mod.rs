@@ -7,6 +7,7 @@
 //! | `fill.rs`, `remove.rs` | adding pages to the cache; removing pages from it |
 //! | `read.rs` | requests to read pages from the backing store |
 //! | `readahead/` | reads of pages that a program needs soon |
+//! | `write.rs`, `dirty.rs` | requests to write pages; the rule by which write-back finds dirty pages |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
 //! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
@@ -27,6 +28,7 @@ pub(crate) mod cache;
 pub(crate) mod change;
 mod committed;
 mod contents;
+mod dirty;
 mod file_list;
 mod files;
 mod fill;
@@ -42,12 +44,14 @@ mod remove;
 mod sealing;
 mod seals;
 mod shortage;
+mod write;
 
 pub(crate) use cache::{
     entry::{LOST, Word},
     lookup::CachedPage,
     mthp::{Wanted, block_around},
     new_page::NewPage,
+    radix::Stay,
 };
 pub use change::advise::FileAdvice;
 pub use files::{Files, HasFiles};
@@ -68,5 +72,6 @@ pub(crate) use readahead::AccessOrder;
 pub(crate) use remove::Copies;
 pub use sealing::Seals;
 pub(crate) use seals::Writing;
+pub use write::WriteRequest;
 
 pub use crate::vma::info::VmaInfo;

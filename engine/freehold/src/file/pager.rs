@@ -1,15 +1,15 @@
 //! The backing store of a file's pages: the trait [`Pager`], which the embedder implements, and [`Zeroes`],
 //! the pager of shared memory.
 //!
-//! `read.rs` makes requests to read pages, and passes them to the pager without a lock. All other functions
-//! are called with a lock of the file held: `change/write_back.rs` writes pages, `kinds/direct.rs` gets
-//! frames of storage, `remove.rs` discards pages and asks for their release, and `mapping.rs` announces a new
-//! size. Such a call delays truncation of this file but no other file. A pager may sleep, except in `release`
-//! and `resized`. A new function of the trait needs a default body, because embedders implement the
-//! trait. `tests/munmap/hooks.rs` tests pagers that call the engine, and `tests/files/reads.rs` tests pagers
-//! that hang or complete their requests later.
+//! `read.rs` makes requests to read pages, `write.rs` and `change/write_back.rs` make requests to write pages,
+//! and pass them to the pager without a lock. The other functions are called with a lock of the file held:
+//! `kinds/direct.rs` gets frames of storage, `remove.rs` discards pages and asks for their release, and
+//! `mapping.rs` announces a new size. Such a call delays truncation of this file but no other file. A pager
+//! may sleep, except in `release` and `resized`. A new function of the trait needs a default body, because
+//! embedders implement the trait. `tests/munmap/hooks.rs` tests pagers that call the engine.
+//! `tests/files/reads.rs` and `tests/files/writes.rs` test pagers that hang or complete their requests later.
 
-use super::{ForeignFrames, ReadRequest};
+use super::{ForeignFrames, ReadRequest, WriteRequest};
 use crate::{Pfn, platform::Platform};
 use core::fmt;
 use freehold_vmspace::{PageIndex, PageRange};
@@ -29,13 +29,12 @@ impl core::error::Error for IoError {}
 /// The backing store of a file.
 ///
 /// A pager implements [`read_page`](Self::read_page), or [`read`](Self::read) to get requests that it can
-/// complete later.
+/// complete later. In the same way, it implements [`write_page`](Self::write_page) or [`write`](Self::write).
 ///
-/// No lock of an address space is held when the engine calls a pager. During [`read`](Self::read) and
-/// [`read_page`](Self::read_page) no lock is held at all. During the other functions the invalidate lock or
-/// the content lock of the file is held, so they must not call an address space, whose locks come before
-/// those of files. With debug assertions the lock order is checked and such a call panics (hazard C-6). No
-/// lock is held when a pager is dropped.
+/// No lock of an address space is held when the engine calls a pager. No lock at all is held during these
+/// four functions. During the other functions the invalidate lock or the content lock of the file is held, so
+/// they must not call an address space, whose locks come before those of files. With debug assertions the
+/// lock order is checked and such a call panics (hazard C-6). No lock is held when a pager is dropped.
 ///
 /// # Examples
 ///
@@ -97,8 +96,29 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
         Err(IoError)
     }
 
+    /// Writes pages: stores the frames of the request and completes its pages, at once or later. For a
+    /// [direct](crate::file::Mapping::direct) file, whose frames belong to the storage: makes earlier stores
+    /// to the frames durable. A task that waits for the write holds no lock, and a fatal signal ends its
+    /// wait. A write that never ends delays only the removal of its pages. Pages that are not complete when
+    /// the request is dropped fail.
+    ///
+    /// The default implementation calls [`write_page`](Self::write_page) for each page.
+    fn write(&self, mut request: WriteRequest<P>) {
+        while let Some((index, frame)) = request.next_page() {
+            let written = self.write_page(request.platform(), index, frame);
+            request.complete(index, written);
+        }
+    }
+
+    /// Returns the largest number of pages that the pager wants in one request to write, from 1, the default,
+    /// to [`WriteRequest::MAX_PAGES`]. A request has consecutive dirty pages.
+    fn write_pages(&self) -> u64 {
+        1
+    }
+
     /// Stores the contents of `frame` as the page `index`. For a [direct](crate::file::Mapping::direct) file,
-    /// whose frame belongs to the storage: makes earlier stores to the frame durable.
+    /// whose frame belongs to the storage: makes earlier stores to the frame durable. Not called if the pager
+    /// implements [`write`](Self::write).
     ///
     /// # Errors
     ///

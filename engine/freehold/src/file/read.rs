@@ -476,6 +476,7 @@ impl<P: Platform> Mapping<P> {
             memory.put_frame(pfn);
             return Ok(false);
         };
+        self.mark_dirty(&P::rcu_read(), index);
         // A page that was being read is already counted and charged.
         if !replaced.reading {
             self.invalidate.came(1);

@@ -105,13 +105,18 @@ impl<P: Platform> Mapping<P> {
     /// `invalidate` for writing, and counts the page.
     pub(in crate::file) fn drop_if_clean(
         &self,
-        _pages_go: &RwSemWriteGuard<'_, P>,
+        pages_go: &RwSemWriteGuard<'_, P>,
         index: PageIndex,
         word: &AtomicU64,
     ) -> Option<Pfn> {
         // Relaxed, here and below: the words of pages in the cache change under the lock.
         let shown = word.load(Relaxed);
         let pfn = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn))?;
+        // A write that has just dropped its reference is about to end, and its mark keeps the leaf.
+        let (_, writing) = self.cache.marks_of(Stay::locked(pages_go), index);
+        if writing {
+            return None;
+        }
         // The mark comes first, so that a fault that cannot get the page waits for the lock instead of
         // retrying.
         word.store(shown | LEAVING, Relaxed);
@@ -179,6 +184,7 @@ impl<P: Platform> Mapping<P> {
             }
         }
         let gone = if cached { self.drop_leaving(pages_go, pages) } else { 0 };
+        self.clear_marks(Stay::locked(pages_go), pages);
         // Mappings may have reserved pages beyond the end of the file, and the index may have nodes for such
         // pages.
         let end = if copies == Copies::Go { PageIndex::END } else { pages.end };
@@ -215,7 +221,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages.
+    /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages, and
+    /// that write-back finds each dirty page.
     ///
     /// # Panics
     ///
@@ -235,8 +242,10 @@ impl<P: Platform> Mapping<P> {
         if let Some(lock) = self.invalidate.try_write() {
             let mut pages = 0;
             // Relaxed: as in `mark_leaving`. A page that is being read counts too.
-            let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), PageRange::ALL, |_, word| {
+            let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), PageRange::ALL, |index, word| {
                 let word = Word(word.load(Relaxed));
+                let dirty = word.held().is_some_and(|pfn| self.files().platform().frame(pfn).is_dirty());
+                assert!(!dirty || self.may_be_dirty(index), "page {index:?} is dirty and not marked");
                 pages += u64::from(word.held().is_some() || word.is_reading());
                 ControlFlow::Continue(())
             });

@@ -211,7 +211,7 @@ impl<P: Platform> AddressSpace<P> {
                 if how.write && !frame.is_anon() {
                     // The page is marked dirty after the store. In the reverse order, a write-back during the
                     // store could leave the page clean.
-                    frame.set_dirty();
+                    self.vm.memory().set_dirty_late(frame);
                 }
                 if found.counted {
                     self.vm.memory().put_frame(found.record);

@@ -107,8 +107,8 @@ impl<P: Platform> Pins<P> {
         self.for_each_piece(offset, data.len(), |pfn, at, len| {
             self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
             done += len;
-            let frame = self.engine.platform().frame(self.engine.memory().record_of(pfn));
-            frame.set_dirty();
+            let memory = self.engine.memory();
+            memory.set_dirty_late(memory.platform().frame(memory.record_of(pfn)));
         })
     }
 

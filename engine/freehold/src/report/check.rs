@@ -29,7 +29,8 @@ impl<P: Platform> AddressSpace<P> {
     /// - the counted sizes equal a recount over the VMAs, and the number of resident pages equals a recount
     ///   over the page tables;
     /// - the reverse map finds each page where it is mapped (hazards C-34, C-35);
-    /// - no page with a probe maps the file's own frame.
+    /// - no page with a probe maps the file's own frame;
+    /// - each page of a file to which stores are possible is marked as dirty in the file.
     ///
     /// # Panics
     ///
@@ -137,6 +138,15 @@ impl<P: Platform> Reverse<'_, P> {
                 frame.is_anon() || !probed(self.vma, at),
                 "the page at {at:#x} has a probe and maps the file's own frame"
             );
+            if let Object::File(file) = self.vma.object()
+                && self.vma.flags().contains(VmFlags::SHARED)
+                && flags.contains(PteFlags::WRITE)
+            {
+                assert!(
+                    file.mapping().may_be_dirty(self.vma.pgoff_of(at)),
+                    "the page at {at:#x} is writable and not marked as dirty in its file"
+                );
+            }
             let known = (home.unwrap_or_default(), self.vma.pgoff_of(at));
             assert_eq!(
                 frame.rmap(),

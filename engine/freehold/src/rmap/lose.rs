@@ -9,10 +9,10 @@
 use super::walk::Page;
 use crate::{
     error::MigrateError,
-    file::{Copies, LOST, Mapping},
+    file::{Copies, LOST, Mapping, Stay},
     platform::Platform,
 };
-use freehold_sync::atomic::Ordering::{Relaxed, Release};
+use freehold_sync::atomic::Ordering::Release;
 use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
@@ -59,12 +59,12 @@ impl<P: Platform> Mapping<P> {
         // learn that its write is lost.
         let lost = self.is_shmem() || frame.is_dirty() || frame.refs() > 2;
         if lost && !self.is_shmem() {
-            // Relaxed: read under the lock that is held here.
-            self.lost.store(true, Relaxed);
+            self.dirty.failed();
         }
         // Release, as in every change of a word of the cache. A fill of this page waits for the lock anyway.
         word.store(if self.is_shmem() { LOST } else { 0 }, Release);
         self.pages_went(1);
+        self.clear_marks(Stay::locked(&pages_go), PageRange::one(index));
         self.prune(&pages_go, PageRange::one(index));
         match self.huge {
             Some(_) => page.report_lost(),

@@ -368,7 +368,11 @@ impl<P: Platform> Filler<'_, P> {
     ) -> Result<(), UffdError> {
         let Object::File(file) = vma.object() else { return Err(UffdError::Invalid) };
         let found = file.mapping().find(rcu, vma.pgoff_of(page)).ok_or(UffdError::BadAddress)?;
-        let put = fill.put(VirtAddr::new(page), found.pfn(), self.file_rights(vma), || found.is_still())?;
+        let rights = self.file_rights(vma);
+        let put = fill.put(VirtAddr::new(page), found.pfn(), rights, || found.is_still())?;
+        if put && rights.contains(PteFlags::WRITE) {
+            file.mapping().mark_dirty(rcu, vma.pgoff_of(page));
+        }
         if put { Ok(()) } else { Err(UffdError::BadAddress) }
     }
 

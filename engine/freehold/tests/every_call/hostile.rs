@@ -174,8 +174,8 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
     });
 }
 
-/// A file with three pages in its cache is mapped over more addresses than a walk could visit. Write-back
-/// takes the lock of the file's VMAs only a few times.
+/// A file is mapped over more addresses than a walk could visit, and has three dirty pages and many clean
+/// ones in its cache. Write-back takes the lock of the file's VMAs only a few times.
 #[test]
 fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
     let config = Config::new().lock_stats(true);
@@ -183,6 +183,7 @@ fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
         let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
         let at = process.mmap(0, 1 << 45, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        mapping.read_at(PAGE, &mut vec![0; 2000 * PAGE as usize]).unwrap();
         let places = [0, 1 << 30, (1 << 45) - PAGE];
         for place in places {
             process.store(cpu, at + place, 7u64).unwrap();

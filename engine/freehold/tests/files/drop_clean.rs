@@ -220,7 +220,7 @@ fn pager_records_each_new_size() {
     world.end();
 }
 
-/// A disk that drops clean pages of its own file while it reads or writes a page.
+/// A disk that drops clean pages of its own file while it reads, writes or discards pages.
 #[derive(Clone, Default)]
 struct Meddler {
     file: Arc<OnceLock<(Opened, Counted<Engine<Machine>>)>>,
@@ -247,12 +247,16 @@ impl Pager<Machine> for Meddler {
         self.meddle();
         Ok(())
     }
+
+    fn discard(&self, _: PageRange) {
+        self.meddle();
+    }
 }
 
-/// A read leaves the invalidate lock free, so the other pages of the file can be dropped. Write-back holds
-/// the lock.
+/// A read and a write leave the invalidate lock free, so the other pages of the file can be dropped. The
+/// lock is held during a discard.
 #[test]
-fn drop_clean_skips_a_page_that_is_read_and_a_file_that_is_written() {
+fn drop_clean_skips_pages_that_are_read_or_written() {
     let world = World::new();
     let meddler = Meddler::default();
     let file = open(&world, meddler.clone(), 4, false);
@@ -264,11 +268,12 @@ fn drop_clean_skips_a_page_that_is_read_and_a_file_that_is_written() {
     let cached = || [0, 1, 2, 3].map(|page| mapping.has_page(PageIndex::new(page)));
     assert_eq!(cached(), [false, true, true, false]);
     mapping.write_back(ALL).unwrap();
-    assert_eq!(*meddler.dropped.lock().unwrap(), [(1, 0), (0, 0)]);
-    assert_eq!(cached(), [false, true, true, false]);
+    assert_eq!(*meddler.dropped.lock().unwrap(), [(1, 0), (1, 0)]);
+    assert_eq!(cached(), [false, false, true, false]);
     assert_eq!(mapping.fill(PageIndex::new(4)), Err(FillError::BeyondEnd));
     // The pager and the file refer to each other, so the world cannot be checked for leaks.
     mapping.truncate(0).unwrap();
+    assert_eq!(*meddler.dropped.lock().unwrap(), [(1, 0), (1, 0), (0, 0)]);
     core::mem::forget(world);
 }
 

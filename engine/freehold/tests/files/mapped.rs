@@ -12,7 +12,7 @@ use freehold::{
     PAGE_SIZE, PageIndex, PageRange,
     counted::Counted,
     engine::{Config, Engine},
-    error::MunmapError,
+    error::{MunmapError, SyncError},
     fault::FaultError,
     file::{File, FileAccess, ForeignFrames, Frames, IoError, Mapping, Pager, Special, Zeroes},
     platform::{FramePurpose, FrameRequest, Platform},
@@ -376,7 +376,7 @@ fn page_is_written_back_once_per_dirtying() {
             file.mapping().write_back((0..3).into()).unwrap();
             assert_eq!((writes(), world.disk.page(1)), (round * 2 - 1, round));
             world.disk.broken.store(true, SeqCst);
-            assert_eq!(file.mapping().write_back((0..10).into()), Err(IoError));
+            assert_eq!(file.mapping().write_back((0..10).into()), Err(SyncError::Io));
             world.disk.broken.store(false, SeqCst);
             file.mapping().write_back((0..10).into()).unwrap();
             assert_eq!(

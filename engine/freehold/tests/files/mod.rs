@@ -25,5 +25,6 @@ mod read_sections;
 mod readahead;
 mod reads;
 mod seals;
+mod writes;
 
 use crate::support::*;

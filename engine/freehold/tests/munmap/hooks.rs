@@ -17,7 +17,7 @@
 
 use super::*;
 use freehold::{
-    PageIndex,
+    PageIndex, PageRange,
     call::{RemapFlags, SyncFlags},
     fault::FaultError,
     file::FillError,
@@ -35,6 +35,7 @@ type Reaction = Box<dyn Fn(&Process) + Send + Sync>;
 enum When {
     Read,
     Written,
+    Discarded,
     Gone,
 }
 
@@ -66,6 +67,10 @@ impl Pager<Machine> for Meddler {
     fn write_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
         self.react(When::Written);
         Ok(())
+    }
+
+    fn discard(&self, _: PageRange) {
+        self.react(When::Discarded);
     }
 }
 
@@ -112,17 +117,31 @@ fn c6_disk_may_unmap_during_a_read() {
     );
 }
 
-/// C-6, C-8: a write of a page must not change mappings.
+/// C-6: a disk may change mappings while it writes a page.
 #[test]
-#[cfg(debug_assertions)]
-#[should_panic(expected = "lock order: waiting for Mmap")]
-fn c6_c8_munmap_by_a_disk_during_write_back_is_detected() {
+fn c6_disk_may_unmap_during_a_write() {
     with_reacting_disk(
         When::Written,
         |process| process.munmap(BASE, 4 * PAGE).unwrap(),
         |process, cpu, _file| {
             process.store(cpu, BASE, 1u64).unwrap();
             process.msync(BASE, PAGE, SyncFlags::SYNC).unwrap();
+            assert!(process.load::<u64>(cpu, BASE).is_err());
+        },
+    );
+}
+
+/// C-6, C-8: a discard of pages must not change mappings.
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "lock order: waiting for Mmap")]
+fn c6_c8_munmap_by_a_disk_during_a_discard_is_detected() {
+    with_reacting_disk(
+        When::Discarded,
+        |process| process.munmap(BASE, 4 * PAGE).unwrap(),
+        |process, cpu, file| {
+            process.store(cpu, BASE, 1u64).unwrap();
+            file.mapping().truncate(0).unwrap();
         },
     );
 }

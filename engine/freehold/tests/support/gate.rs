@@ -3,8 +3,9 @@
 //! write or clearing of a frame. Tests use gates to make a second call at a chosen point of a first call,
 //! without a race.
 //!
-//! Two similar functions affect only the calling thread: they run a function before the thread takes a spin
-//! lock of a given rank ([`before_lock`]) or accesses a page table ([`before_table`]). The platform can also
+//! Three similar functions affect only the calling thread: they run a function before the thread takes a spin
+//! lock of a given rank ([`before_lock`]), accesses a page table ([`before_table`]) or enters a read section
+//! ([`before_read_section`]). The platform can also
 //! report when a thread begins to wait for a grace period. The thread inside a gate may hold locks of the
 //! engine. A call that would wait for these locks must therefore run on another thread. After the first call,
 //! the test checks with [`Gate::is_waiting`], [`waits_for_lock`] or [`waits_for_table`] that its function has
@@ -94,6 +95,15 @@ pub fn before_table(number: usize, visit: impl FnOnce() + Send + 'static) {
 /// Returns true if this thread has not yet reached the access of [`before_table`].
 pub fn waits_for_table() -> bool {
     TABLES.with_borrow(Option::is_some)
+}
+
+thread_local! {
+    static READS: RefCell<Option<Visit>> = const { RefCell::new(None) };
+}
+
+/// Makes this thread run `visit` before it next enters a read section.
+pub fn before_read_section(visit: impl FnOnce() + Send + 'static) {
+    READS.set(Some(Box::new(visit)));
 }
 
 /// Sends a message when this thread begins to wait for a grace period.
@@ -264,6 +274,9 @@ unsafe impl Host for Gated {
     }
 
     fn rcu_read() -> Self::RcuGuard {
+        if let Some(visit) = READS.take() {
+            exempt(visit);
+        }
         <Machine as Host>::rcu_read()
     }
 

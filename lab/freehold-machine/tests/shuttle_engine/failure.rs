@@ -236,7 +236,7 @@ fn store_to_a_failed_page_of_a_file_is_kept_or_reported() {
             }
             Damage::Lost => {
                 assert!(seen == Ok(value(0)) || seen == failed(0), "{seen:?}");
-                assert_eq!(told, Err(IoError));
+                assert_eq!(told, Err(SyncError::Io));
                 assert_eq!(file.mapping().write_back((0..2).into()), Ok(()), "the error is reported once");
             }
             other => panic!("{other:?}"),

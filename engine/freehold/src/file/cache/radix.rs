@@ -29,7 +29,8 @@
 //! the old root was unlinked, and therefore before the child was unlinked. The grace periods of both nodes
 //! therefore wait for the reader.
 //!
-//! The caller defines the meaning of the words and which tasks may write them.
+//! The caller defines the meaning of the words and which tasks may write them. `marks.rs` has the marks that
+//! pages have beside their words: dirty, and being written.
 //!
 //! `radix_tests.rs` tests the tree on its own, and `radix_loom_tests.rs` tests a prune with concurrent
 //! readers. A leaf that is freed without a grace period makes
@@ -100,6 +101,8 @@ struct Node {
     /// Number of low bits of an index that select a word below a child of this node. The children of a node
     /// of shift `BITS` are leaves. Never changes.
     shift: u32,
+    /// The children that have marks; see `marks.rs`.
+    marked: AtomicU64,
     /// Null or a child: a `Leaf` if `shift` is `BITS`, otherwise a `Node` of shift `shift - BITS`.
     children: [AtomicPtr<u8>; FAN],
 }
@@ -110,6 +113,12 @@ struct Leaf {
     /// Used by the host after the leaf is unlinked. The head is the first field, so its address is that of
     /// the leaf.
     head: RcuHead,
+    /// The pages that are marked as dirty, one bit for each word; see `marks.rs`, also for the next fields.
+    dirty: AtomicU64,
+    /// The pages that are being written.
+    writing: AtomicU64,
+    /// The pages for whose write a task waits.
+    waited: AtomicU64,
     words: [AtomicU64; FAN],
 }
 
@@ -122,7 +131,7 @@ pub(in crate::file) struct Radix {
 impl Node {
     fn try_new(shift: u32) -> Result<Box<Node>, AllocError> {
         let children = core::array::from_fn(|_| AtomicPtr::new(null_mut()));
-        Box::try_new(Node { head: RcuHead::new(), shift, children })
+        Box::try_new(Node { head: RcuHead::new(), shift, marked: AtomicU64::new(0), children })
     }
 
     fn is_empty(&self) -> bool {
@@ -144,12 +153,16 @@ impl Node {
 impl Leaf {
     fn try_new() -> Result<Box<Leaf>, AllocError> {
         let words = core::array::from_fn(|_| AtomicU64::new(0));
-        Box::try_new(Leaf { head: RcuHead::new(), words })
+        let [dirty, writing, waited] = [(); 3].map(|()| AtomicU64::new(0));
+        Box::try_new(Leaf { head: RcuHead::new(), dirty, writing, waited, words })
     }
 
+    /// Returns true if the leaf has no page and no write of a page is under way. A page whose memory failed
+    /// is removed during its write.
     fn is_empty(&self) -> bool {
-        // Relaxed: as in `Node::is_empty`.
-        self.words.iter().all(|word| word.load(Relaxed) == 0)
+        // Relaxed: as in `Node::is_empty`. A write begins under the lock; the end of a write accesses the
+        // leaf within a read section.
+        self.words.iter().all(|word| word.load(Relaxed) == 0) && self.writing.load(Relaxed) == 0
     }
 
     /// Returns the word of `index`, which lies in this leaf.
@@ -165,14 +178,18 @@ impl Radix {
 
     /// Returns the word at `index`, if [`make`](Self::make) created the word and no prune has freed it since.
     pub fn get<'t>(&'t self, _: Stay<'t>, index: PageIndex) -> Option<&'t AtomicU64> {
-        let index = index.get();
+        Some(self.leaf(index.get())?.word(index.get()))
+    }
+
+    /// Returns the leaf that covers `index`, for a caller whose guard outlives the reference.
+    fn leaf(&self, index: u64) -> Option<&Leaf> {
         // Acquire, here and below: pairs with the release that linked the node and makes the node's fields
         // visible.
         let mut node = self.node(self.root.load(Acquire)).filter(|node| node.holds(index))?;
         loop {
             let child = NonNull::new(node.child(index).load(Acquire))?;
             match self.below(node, child) {
-                Below::Leaf(leaf) => return Some(leaf.word(index)),
+                Below::Leaf(leaf) => return Some(leaf),
                 Below::Node(next) => node = next,
             }
         }
@@ -314,6 +331,8 @@ impl Radix {
             };
             let mut new = Node::try_new(shift)?;
             new.children[0] = AtomicPtr::new(old.cast());
+            // The tree below may have marks.
+            new.marked = AtomicU64::new(u64::from(!old.is_null()));
             let new = Box::leak(new);
             // Release on success pairs with the acquire of every walk. Relaxed on failure: the loop loads the
             // root again.
@@ -440,6 +459,9 @@ unsafe fn free(node: NonNull<Node>) {
         }
     }
 }
+
+#[path = "marks.rs"]
+pub(in crate::file) mod marks;
 
 #[cfg(all(test, loom))]
 #[path = "radix_loom_tests.rs"]

@@ -201,6 +201,15 @@ impl Turn<'_> {
         }
     }
 
+    /// Sleeps as long as `under_way` returns true. It first makes sure that the end wakes the caller.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Killed` if a fatal signal ends the wait.
+    pub fn wait_while<H: Host>(self, under_way: impl Fn() -> bool) -> Result<(), Killed> {
+        self.wait::<H>(|| if under_way() { State::Reading } else { State::Other }).map(drop)
+    }
+
     /// Wakes the tasks that sleep on the counter, after a word with `WAITED` has changed.
     pub fn wake<H: Host>(self) {
         // Release pairs with the acquire in `wait`.

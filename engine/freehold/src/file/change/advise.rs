@@ -14,7 +14,6 @@ use crate::{
     platform::Platform,
 };
 use core::ops::Range;
-use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageIndex, PageRange};
 
 /// Advice of posix_fadvise, with Linux's numbers.
@@ -108,17 +107,14 @@ impl<P: Platform> File<P> {
         self.mapping().will_need(touched(&bytes));
     }
 
-    /// Writes the dirty pages of a range back, and drops the pages that lie in the range as a whole. The last
-    /// page of the file ends at the end of the file.
+    /// Starts writes of the dirty pages of a range, and drops the clean pages that lie in the range as a whole.
+    /// The last page of the file ends at the end of the file.
     fn forget(&self, bytes: Range<u64>) {
         let mapping = self.mapping();
         if !mapping.has_store() {
             return;
         }
-        if mapping.write_back(touched(&bytes)).is_err() {
-            // The call does not report the error, so the next write-back does. Relaxed: as in `write_back`.
-            mapping.lost.store(true, Relaxed);
-        }
+        mapping.start_write_back(touched(&bytes));
         let end = match bytes.end >= mapping.size() {
             true => PageIndex::END,
             false => PageIndex::of_byte(bytes.end),

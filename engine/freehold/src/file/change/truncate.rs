@@ -65,13 +65,14 @@ impl<P: Platform> Mapping<P> {
     /// Fails with `Sealed` if a seal forbids the change, and with `NoMemory` if the limit on committed memory
     /// does not allow the growth. Fails with `Busy` if a shared mapping without an MMU uses a page of which
     /// the file would lose bytes. Also fails if the page in which the old or the new size lies cannot be
-    /// read. The file is unchanged after an error.
+    /// read. Fails with `Killed` if a fatal signal ends the wait for writes of removed pages. The file is
+    /// unchanged after an error.
     ///
     /// # Locks
     ///
     /// The file's content and invalidate locks for writing, its i_mmap lock for reading, and locks of page
-    /// tables one at a time. No lock is held while a page is read. The caller holds no lock of an address
-    /// space.
+    /// tables one at a time. No lock is held while a page is read, or while the call waits for the end of
+    /// writes. The caller holds no lock of an address space.
     ///
     /// # Examples
     ///
@@ -139,6 +140,7 @@ impl<P: Platform> Mapping<P> {
                 break (last, pages_go);
             }
         };
+        self.no_writes(&pages_go, gone)?;
         self.regions.may_lose(PageRange::new(PageIndex::new(size / unit), gone.end))?;
         self.prepare_cut()?;
         match storage {
@@ -154,11 +156,10 @@ impl<P: Platform> Mapping<P> {
             self.pager().discard(gone);
         }
         if let Some(last) = last {
-            let platform = self.files().platform();
-            zero(platform, *last, size % PAGE_SIZE..PAGE_SIZE);
+            zero(self.files().platform(), *last, size % PAGE_SIZE..PAGE_SIZE);
             // The storage has the same zeroes already if it leads.
             if storage == Storage::Follows {
-                platform.frame(*last).set_dirty();
+                self.set_dirty(PageIndex::of_byte(size), *last);
             }
         }
         // Relaxed: guarded by `content`.
@@ -230,6 +231,7 @@ impl<P: Platform> Mapping<P> {
         }
         let pages_go = self.invalidate.write();
         let gone = PageRange::from(inner.start / unit..inner.end / unit);
+        self.no_writes(&pages_go, gone)?;
         self.regions.may_lose(gone)?;
         self.prepare_cut()?;
         self.split_blocks(&pages_go, (start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).into());
@@ -246,6 +248,13 @@ impl<P: Platform> Mapping<P> {
             }
         }
         Ok(())
+    }
+
+    /// Checks that none of the pages that are about to be removed is being written. A page that is being
+    /// written must not be discarded, because its write would follow the discard. No write begins before the
+    /// lock is released.
+    fn no_writes(&self, pages_go: &RwSemWriteGuard<'_, P>, gone: PageRange) -> Result<(), Stop> {
+        if self.has_writes(Stay::locked(pages_go), gone) { Err(Stop::Writing(gone)) } else { Ok(()) }
     }
 
     /// Splits the blocks of which some pages are in `cut` and others are not. The smaller blocks that remain

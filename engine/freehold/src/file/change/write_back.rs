@@ -1,46 +1,71 @@
 //! Writing the dirty pages of a file back to its backing store.
 //!
-//! msync (`call/msync.rs`) calls [`write_back`](Mapping::write_back). The embedder calls this function for
-//! fsync, and before it drops a file. Write-back has two steps. First, every entry through which stores reach
-//! the file loses its write permission and its dirty bit, and the frame is marked dirty if the entry was
-//! dirty. Then the pager writes each dirty page, with its frame locked. The steps must have this order: a
-//! store during the write then faults and makes the page dirty again.
+//! ```text
+//! begin   invalidate lock R, briefly: clears the marks of dirty pages and marks the pages as being written;
+//!         removes the right to write from their entries; takes the dirty bits of their frames
+//! write   Pager::write(request), without a lock: the pager stores the pages, now or later, here or elsewhere
+//! end     request.complete(page, result): the page is not being written any more; after an error it is dirty
+//! wait    killably, without a lock, until no page of the range is being written
+//! ```
 //!
-//! A page must stay dirty if its write fails. `tests/files/mapped.rs` tests write-back of cached files, and
-//! `tests/files/direct.rs` tests write-back of direct files. The number of visited entries must depend on the
-//! cached pages and not on the size of mappings: `write_back_visits_cached_pages_instead_of_mapped_ranges`
-//! fails otherwise.
+//! The steps of the begin must have this order: a store after the first two faults and marks the page as dirty
+//! again, and the third finds every store before that. A page that turns out to be clean ends at once.
+//!
+//! A page that is dirty again while it is being written is not written a second time at once. The write-back
+//! that needs it waits for the first write and then looks again. Either that look begins the second write, or
+//! another task has begun one in the meantime, which includes every store before this write-back.
+//!
+//! msync (`call/msync.rs`) and `File::sync` call [`write_back`](Mapping::write_back), and the embedder calls
+//! it before it drops a file. `dirty.rs` (in the folder above) has the rule by which pages are found,
+//! `cache/marks.rs` the marks, and `write.rs` the requests. A page must stay dirty if its write fails.
+//! `tests/files/mapped.rs`, `tests/files/writes.rs` and `tests/files/direct.rs` test write-back. The number
+//! of visited entries must depend on the dirty pages and not on the size of mappings:
+//! `write_back_visits_cached_pages_instead_of_mapped_ranges` fails otherwise.
 
 use crate::{
-    file::{IoError, Mapping, cache::lookup::CachedPage},
+    Pfn,
+    counted::Counted,
+    error::SyncError,
+    file::{
+        Mapping, WriteRequest,
+        cache::radix::{Stay, marks::Begun},
+    },
     platform::Platform,
     rmap::tree::Mapper,
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
-use core::ops::ControlFlow;
-use freehold_sync::atomic::Ordering::Relaxed;
+use freehold_sync::{Killed, RwSemReadGuard};
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Number of pages whose entries write-back cleans in one walk. Each walk starts at a page that is in the
-/// cache.
-const TOGETHER: u64 = 1 << 13;
+/// Pages of one leaf of the cache whose writes have begun, and which no request has yet.
+#[must_use = "the pages never end being written unless `send_writes` passes them to the pager"]
+struct Writes {
+    /// The page of bit 0.
+    base: PageIndex,
+    /// The pages.
+    left: u64,
+    /// The frames, with a reference to each frame whose bit is set.
+    frames: [Pfn; u64::BITS as usize],
+}
 
 impl<P: Platform> Mapping<P> {
     /// Writes back the pages of this range that were written since the last write-back, by stores or by
-    /// [`write_at`](Self::write_at). Stores to a direct file are already in its storage; write-back makes
-    /// these stores durable.
+    /// [`write_at`](Self::write_at), and waits until they are stored. Several requests may be under way at a
+    /// time. Stores to a direct file are already in its storage; write-back makes these stores durable.
     ///
     /// # Errors
     ///
-    /// Fails if some page cannot be written. That page stays dirty, and the other pages are written. Also
-    /// fails once after the file has lost a dirty page, inside or outside this range, because the memory of
-    /// the page failed.
+    /// Fails with `Io` if a write of the file failed during the call, and once after an error that no caller
+    /// of this function has seen: a failed write, or the loss of a dirty page, inside or outside this range.
+    /// A page whose write failed stays dirty, and the other pages are written. Fails with `Killed` if a fatal
+    /// signal arrives; writes that have begun go on.
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, so that no page is written after a truncation has removed the page.
-    /// Under the invalidate lock, the i_mmap lock for reading and the locks of page tables. These locks are
-    /// released before the pager is called. Also the lock of each frame while the frame's page is written.
+    /// The invalidate lock for reading, killably and for a few pages at a time. Under the invalidate lock,
+    /// the i_mmap lock for reading and the locks of page tables. No lock is held while the pager is called,
+    /// or while the call waits. The caller holds no lock.
     ///
     /// # Examples
     ///
@@ -67,46 +92,85 @@ impl<P: Platform> Mapping<P> {
     /// file.write_back(PageRange::ALL).unwrap();
     /// assert_eq!(disk.0.load(SeqCst), 1, "the page was clean the second time");
     /// ```
-    pub fn write_back(&self, pages: PageRange) -> Result<(), IoError> {
-        if self.is_shmem() || self.is_secret() {
-            return Ok(());
-        }
-        let pages_stay = self.invalidate.read();
-        // Entries lose their write permission first, so that a later store makes its page dirty again. Pages
-        // outside the cache are not mapped, and a mapping may be far larger than the cached pages, so the
-        // walks visit only cached pages.
-        let mut at = pages.start;
-        while let ControlFlow::Break(first) =
-            self.each_page(&pages_stay, PageRange::new(at, pages.end), ControlFlow::Break)
-        {
-            at = pages.end.min(first.saturating_add(TOGETHER));
-            self.home().each_mapper(PageRange::new(first, at), clean);
-        }
-        let mut result = Ok(());
-        let _: ControlFlow<()> = self.each_page(&pages_stay, pages, |index| {
-            if let Some(page) = self.get_after_move(&pages_stay, index) {
-                result = result.and(self.write_back_page(index, &page));
-            }
-            ControlFlow::Continue(())
-        });
-        // Relaxed: the invalidate lock guards the flag.
-        if self.lost.swap(false, Relaxed) { Err(IoError) } else { result }
+    pub fn write_back(&self, pages: PageRange) -> Result<(), SyncError> {
+        let failed = self.write_back_from(self.dirty.failures(), pages)?;
+        if self.dirty.reports(failed) { Err(SyncError::Io) } else { Ok(()) }
     }
 
-    /// Writes one page if it is dirty. If the write fails, the page stays dirty.
-    fn write_back_page(&self, index: PageIndex, page: &CachedPage<'_, P>) -> Result<(), IoError> {
-        // A second write-back waits for this lock, so it finds the page clean only after the page is written.
-        let _identity = self.files().memory().lock_frame(**page);
-        let platform = self.files().platform();
-        let frame = platform.frame(**page);
-        if !frame.take_dirty() {
-            return Ok(());
+    /// Implements [`write_back`](Self::write_back). `before` is the number of failures at the beginning.
+    /// Returns true if the number has changed.
+    pub(in crate::file) fn write_back_from(&self, before: u64, pages: PageRange) -> Result<bool, SyncError> {
+        if !self.is_written_back() {
+            return Ok(false);
         }
-        let written = self.pager().write_page(platform, index, **page);
-        if written.is_err() {
-            frame.set_dirty();
+        let file = self.home().hold_borrowed(self).ok_or(SyncError::Io)?;
+        self.mark_late_stores(|| self.invalidate.read_killable())?;
+        // The second round writes the pages that were being written in the first round and were dirty again.
+        for _ in 0..2 {
+            let again = self.begin_writes(&file, pages)?;
+            self.wait_for_writes(pages)?;
+            if !again {
+                break;
+            }
         }
-        written
+        Ok(self.dirty.failures() != before)
+    }
+
+    /// Begins writes of the dirty pages of a range and passes them to the pager. Returns true if a page is
+    /// dirty again during an earlier write, which is still under way.
+    fn begin_writes(&self, file: &Counted<Self>, pages: PageRange) -> Result<bool, Killed> {
+        let (mut at, mut again, mut rounds) = (pages.start, false, Rounds::new());
+        while at < pages.end {
+            rounds.again::<P>()?;
+            let pages_stay = self.invalidate.read_killable()?;
+            let (stay, rest) = (Stay::locked(&pages_stay), PageRange::new(at, pages.end));
+            let (begun, next) = self.cache.begin_writes(&mut self.marks(), stay, rest);
+            at = next;
+            let Some(begun) = begun else { continue };
+            again |= begun.again != 0;
+            let writes = self.take_dirty(&pages_stay, &begun);
+            drop(pages_stay);
+            self.send_writes(file, &writes);
+        }
+        Ok(again)
+    }
+
+    /// Makes every later store to the pages fault, and takes the dirty bits of their frames. Ends the writes
+    /// of the pages that are clean.
+    fn take_dirty(&self, pages_stay: &RwSemReadGuard<'_, P>, begun: &Begun) -> Writes {
+        let mut writes = Writes { base: begun.base, left: 0, frames: [Pfn::new(0); u64::BITS as usize] };
+        if begun.pages != 0 {
+            self.home().each_mapper(begun.range(), clean);
+        }
+        for place in (0..u64::BITS as usize).filter(|place| begun.pages >> place & 1 != 0) {
+            let index = begun.base + place as u64;
+            match self.get_after_move(pages_stay, index) {
+                Some(page) if self.files().platform().frame(*page).take_dirty() => {
+                    writes.frames[place] = *page;
+                    writes.left |= 1 << place;
+                    // The request gets the reference.
+                    core::mem::forget(page);
+                }
+                clean => {
+                    drop(clean);
+                    self.end_write_mark(index);
+                }
+            }
+        }
+        writes
+    }
+
+    /// Passes pages to the pager, in requests of consecutive pages that are as large as the pager wants.
+    fn send_writes(&self, file: &Counted<Self>, writes: &Writes) {
+        let most = self.pager().write_pages().clamp(1, WriteRequest::<P>::MAX_PAGES);
+        let mut left = writes.left;
+        while left != 0 {
+            let first = left.trailing_zeros() as usize;
+            let pages = u64::from((left >> first).trailing_ones()).min(most) as usize;
+            left &= !(u64::MAX >> (u64::BITS as usize - pages) << first);
+            let frames = &writes.frames[first..first + pages];
+            self.send_write(WriteRequest::new(file.clone(), writes.base + first as u64, frames));
+        }
     }
 }
 

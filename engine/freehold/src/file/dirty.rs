@@ -1,0 +1,168 @@
+//! The rule by which write-back finds the dirty pages of a file, and the functions that keep it.
+//!
+//! Rule D1: a page is marked as dirty in the tree of the cache (`cache/marks.rs`) if an entry through which
+//! stores reach the file may be writable, or if the page's frame is dirty. Exceptions: a write of the page
+//! has just begun, so that the page is marked as being written; or the file has late stores (below).
+//!
+//! | page becomes dirty by | marked by |
+//! | --- | --- |
+//! | `write_at`, zeroed bytes, a new page with contents | [`set_dirty`](Mapping::set_dirty) |
+//! | a fault that makes an entry writable (`fault/file.rs`, `fault/cow.rs`, `uffd/fill.rs`) | [`mark_dirty`](Mapping::mark_dirty), under the lock of the page table |
+//! | a copy or a move of a writable entry | nothing: the page is marked already, and write-back meets the entry at one of its places |
+//! | an entry that was removed or cleaned, whose dirty bit reaches the frame later; a pin; an access of another process | a late store |
+//!
+//! A *late store* makes a frame dirty when the page may have been written back already. It is found by code
+//! that does not know the file (`memory/late_stores.rs` of `freehold-vmspace`), which counts it. If the
+//! count of a file has changed, write-back examines the frames of all cached pages once, and marks the dirty
+//! ones ([`mark_late_stores`](Mapping::mark_late_stores)). Late stores are rare: they need a write-back
+//! between a store and the operation that finds it.
+//!
+//! Shared memory and secret memory are never written back and have no marks. A new way to write to a page
+//! gets a row above. [`Mapping::check`] and `AddressSpace::check` verify the rule, and all tests call them.
+
+use super::{
+    Kind, Mapping,
+    cache::radix::{Stay, marks::Marks},
+};
+use crate::{Pfn, platform::Platform};
+use core::ops::ControlFlow;
+use freehold_sync::{
+    Rank, RwSemReadGuard, SpinGuard, SpinLock,
+    atomic::{
+        AtomicU64, CHECKED,
+        Ordering::{AcqRel, Acquire, Release},
+    },
+};
+use freehold_vmspace::{PageIndex, PageRange};
+
+/// Number of frames that are examined in one hold of the invalidate lock.
+const LOOKS: u64 = if CHECKED { 2 } else { 1 << 13 };
+
+/// The state of a file's write-back.
+pub(crate) struct Dirty {
+    /// The right to search and clear the marks. Held briefly; no other lock is taken under it.
+    marks: SpinLock<Marks>,
+    /// The number of late stores at the last examination of all frames.
+    late_seen: AtomicU64,
+    /// Number of failures so far: pages that could not be written, and dirty pages that were lost.
+    failures: AtomicU64,
+    /// Value of `failures` at the last report of a caller that is no open file.
+    reported: AtomicU64,
+}
+
+impl Dirty {
+    pub fn new() -> Self {
+        let [late_seen, failures, reported] = [(); 3].map(|()| AtomicU64::new(0));
+        Dirty { marks: SpinLock::new(Marks::default(), Rank::Leaf), late_seen, failures, reported }
+    }
+
+    /// Counts a page that could not be written, or a dirty page that was lost.
+    pub fn failed(&self) {
+        // Release pairs with the acquire in `failures`. A task that waits for the end of a write sees the
+        // failure in any case.
+        self.failures.fetch_add(1, Release);
+    }
+
+    /// Returns the number of failures so far.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Acquire)
+    }
+
+    /// Returns true if a caller of `write_back` must be told about a failure: one that happened during its
+    /// call (`during`), or one that no such caller has been told about.
+    pub fn reports(&self, during: bool) -> bool {
+        let failures = self.failures();
+        self.reported.fetch_max(failures, AcqRel) < failures || during
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Returns true if the file's pages are marked when they become dirty, because write-back writes them.
+    #[inline]
+    pub(crate) fn is_written_back(&self) -> bool {
+        matches!(self.kind, Kind::Cached | Kind::Direct)
+    }
+
+    /// Marks the page `index` as dirty, so that write-back visits it. The caller has made the frame dirty, or
+    /// has made an entry writable and holds the lock of its table.
+    #[inline]
+    pub(crate) fn mark_dirty(&self, rcu: &P::RcuGuard, index: PageIndex) {
+        if self.is_written_back() {
+            self.cache.mark_dirty(Stay::within::<P>(rcu), index);
+        }
+    }
+
+    /// Records new contents of the page `index`, which are certainly in its frame.
+    pub(in crate::file) fn set_dirty(&self, index: PageIndex, pfn: Pfn) {
+        // The frame first: a write-back that clears the mark after this call finds the frame dirty.
+        self.files().platform().frame(pfn).set_dirty();
+        self.mark_dirty(&P::rcu_read(), index);
+    }
+
+    /// Acquires the right to search the marks.
+    pub(in crate::file) fn marks(&self) -> SpinGuard<'_, Marks, P> {
+        self.dirty.marks.lock()
+    }
+
+    /// Clears the dirty marks of pages that were removed. The caller holds `invalidate` for writing.
+    pub(crate) fn clear_marks(&self, stay: Stay<'_>, pages: PageRange) {
+        if self.is_written_back() {
+            self.cache.clear_dirty(&mut self.marks(), stay, pages);
+        }
+    }
+
+    /// Sets the number of late stores of a new file.
+    pub(in crate::file) fn start_counting_late_stores(&self) {
+        self.dirty.late_seen.store(self.late_stores(), Release);
+    }
+
+    fn late_stores(&self) -> u64 {
+        self.files().memory().late_stores(self.rmap_word())
+    }
+
+    /// Marks all cached pages whose frames are dirty, if the file has had late stores.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading, which is released after a few thousand pages. `lock` acquires it.
+    pub(in crate::file) fn mark_late_stores<'m, E>(
+        &'m self,
+        lock: impl Fn() -> Result<RwSemReadGuard<'m, P>, E>,
+    ) -> Result<(), E> {
+        let late = self.late_stores();
+        // Acquire pairs with the release below: the marks of that examination are set.
+        if late == self.dirty.late_seen.load(Acquire) {
+            return Ok(());
+        }
+        let mut at = PageIndex::ZERO;
+        while at < self.end() {
+            let (pages_stay, mut looks) = (lock()?, 0);
+            let stop = self.each_page(&pages_stay, PageRange::new(at, PageIndex::END), |index| {
+                if looks == LOOKS {
+                    return ControlFlow::Break(index);
+                }
+                looks += 1;
+                if let Some(page) = self.get_after_move(&pages_stay, index)
+                    && self.files().platform().frame(*page).is_dirty()
+                {
+                    self.mark_dirty(&P::rcu_read(), index);
+                }
+                ControlFlow::Continue(())
+            });
+            at = stop.break_value().unwrap_or(PageIndex::END);
+        }
+        self.dirty.late_seen.store(late, Release);
+        Ok(())
+    }
+
+    /// Returns true if a page may be dirty or writable according to its marks; see the module.
+    pub(crate) fn may_be_dirty(&self, index: PageIndex) -> bool {
+        let rcu = P::rcu_read();
+        let (dirty, writing) = self.cache.marks_of(Stay::within::<P>(&rcu), index);
+        // Acquire: as in `mark_late_stores`.
+        dirty
+            || writing
+            || !self.is_written_back()
+            || self.late_stores() != self.dirty.late_seen.load(Acquire)
+    }
+}
