@@ -57,7 +57,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// See [`MsyncError`]. Holes are reported at the end, after all mapped parts were written. With
+    /// See [`MsyncError`]. A failed write is reported once per open file, like by
+    /// [`File::sync`](crate::file::File::sync). Holes are reported at the end, after all mapped parts were written. With
     /// [`SyncFlags::ASYNC`] alone, holes are reported immediately.
     ///
     /// # Locks
@@ -85,7 +86,7 @@ impl<P: Platform> AddressSpace<P> {
         while at < end {
             match self.sync_step(UserRange::new(at, end), flags, &mut hole)? {
                 SyncStep::Write(file, pages, next) => {
-                    file.mapping().write_back(pages)?;
+                    file.sync(pages)?;
                     at = next;
                 }
                 SyncStep::End => break,

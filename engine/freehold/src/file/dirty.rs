@@ -44,16 +44,20 @@ pub(crate) struct Dirty {
     marks: SpinLock<Marks>,
     /// The number of late stores at the last examination of all frames.
     late_seen: AtomicU64,
-    /// Number of failures so far: pages that could not be written, and dirty pages that were lost.
+    /// Number of failures so far: pages that could not be written, and dirty pages that were lost. A caller
+    /// learns of a failure by comparing this number with the one that it has seen.
     failures: AtomicU64,
-    /// Value of `failures` at the last report of a caller that is no open file.
+    /// Largest value of `failures` that an open file has reported. An open file that is made later begins
+    /// with this value, and so reports failures that no other open file has reported.
+    seen: AtomicU64,
+    /// Value of `failures` at the last report to a caller of `write_back`.
     reported: AtomicU64,
 }
 
 impl Dirty {
     pub fn new() -> Self {
-        let [late_seen, failures, reported] = [(); 3].map(|()| AtomicU64::new(0));
-        Dirty { marks: SpinLock::new(Marks::default(), Rank::Leaf), late_seen, failures, reported }
+        let [late_seen, failures, seen, reported] = [(); 4].map(|()| AtomicU64::new(0));
+        Dirty { marks: SpinLock::new(Marks::default(), Rank::Leaf), late_seen, failures, seen, reported }
     }
 
     /// Counts a page that could not be written, or a dirty page that was lost.
@@ -68,11 +72,28 @@ impl Dirty {
         self.failures.load(Acquire)
     }
 
-    /// Returns true if a caller of `write_back` must be told about a failure: one that happened during its
-    /// call (`during`), or one that no such caller has been told about.
-    pub fn reports(&self, during: bool) -> bool {
+    /// Returns true if a caller of `write_back` must be told about a failure: one that happened since the
+    /// number of failures was `before`, or one that no such caller has been told about.
+    pub fn reports(&self, before: u64) -> bool {
         let failures = self.failures();
-        self.reported.fetch_max(failures, AcqRel) < failures || during
+        self.reported.fetch_max(failures, AcqRel) < failures || failures != before
+    }
+
+    /// Returns the number of failures that an open file is not told about if it is made now.
+    pub fn seen(&self) -> u64 {
+        self.seen.load(Acquire)
+    }
+
+    /// Returns true if failures have happened since an open file was told last, and counts them as told.
+    /// `told` is the number of that file. Of several tasks, one gets true.
+    pub fn tell(&self, told: &AtomicU64) -> bool {
+        let failures = self.failures();
+        let news = told.fetch_max(failures, AcqRel) < failures;
+        if news {
+            // AcqRel: as a single word on which no other data depends, any order would do.
+            self.seen.fetch_max(failures, AcqRel);
+        }
+        news
     }
 }
 

@@ -10,7 +10,7 @@ use crate::support::*;
 use freehold::{
     PageIndex, PageRange,
     call::SyncFlags,
-    error::{MigrateError, SyncError},
+    error::{MigrateError, MsyncError, SyncError},
     fault::Access,
     file::{FillError, WriteRequest},
     rmap::Damage,
@@ -511,4 +511,105 @@ fn late_stores_are_found() {
         sync(1);
         sync(0);
     });
+}
+
+/// Fails the next request of the device.
+fn fail_next(device: &Device, sync: impl FnOnce() -> Result<(), SyncError> + Send) -> Result<(), SyncError> {
+    std::thread::scope(|scope| {
+        let _closes = device.closes_on_panic();
+        let sync = scope.spawn(sync);
+        drop(device.next());
+        sync.join().unwrap()
+    })
+}
+
+/// Serves one request of the device.
+fn serve_next(device: &Device, sync: impl FnOnce() -> Result<(), SyncError> + Send) -> Result<(), SyncError> {
+    std::thread::scope(|scope| {
+        let _closes = device.closes_on_panic();
+        let sync = scope.spawn(sync);
+        device.serve(1);
+        sync.join().unwrap()
+    })
+}
+
+/// Each open file reports a failed write once: also a failure of another open file's call, of a write-back
+/// that no open file asked for, and of msync. A file that is opened later reports a failure only if no other
+/// open file has reported it.
+#[test]
+fn failure_is_reported_once_per_open_file() {
+    everywhere(|world, process, cpu| {
+        let device = Device::new(1);
+        let a = device.file(world, 4 * PAGE);
+        let mapping = a.mapping();
+        let open = || File::new(mapping, FileAccess::READ_WRITE, "/device").unwrap();
+        let b = open();
+        map(process, &b, pages(0, 4));
+        let all = PageRange::ALL;
+        process.store(cpu, BASE, 7u64).unwrap();
+        // In the call of an open file.
+        assert_eq!(fail_next(&device, || a.sync(all)), Err(SyncError::Io));
+        let later = open();
+        assert_eq!(serve_next(&device, || a.sync(all)), Ok(()));
+        assert_eq!(later.sync(all), Ok(()), "reported before the file was opened");
+        assert_eq!(process.msync(BASE, PAGE, SyncFlags::SYNC), Err(MsyncError::Io));
+        assert_eq!((process.msync(BASE, PAGE, SyncFlags::SYNC), b.sync(all)), (Ok(()), Ok(())));
+        // In a write-back that no open file asked for, and outside the range of the later calls.
+        process.store(cpu, BASE, 8u64).unwrap();
+        assert_eq!(fail_next(&device, || mapping.write_back(all)), Err(SyncError::Io));
+        assert_eq!(serve_next(&device, || mapping.write_back(all)), Ok(()));
+        let unseen = open();
+        let elsewhere = pages(3, 4);
+        for file in [&a, &b, &later, &unseen] {
+            assert_eq!([file.sync(elsewhere), file.sync(elsewhere)], [Err(SyncError::Io), Ok(())]);
+        }
+        assert_eq!(open().sync(all), Ok(()));
+        // Two failures count as one for a file that asks after both.
+        process.store(cpu, BASE, 9u64).unwrap();
+        (0..2).for_each(|_| assert_eq!(fail_next(&device, || a.sync(all)), Err(SyncError::Io)));
+        assert_eq!(serve_next(&device, || b.sync(all)), Err(SyncError::Io));
+        assert_eq!((a.sync(all), b.sync(all)), (Ok(()), Ok(())));
+    });
+}
+
+/// The loss of a dirty page by a failure of memory is reported like a failed write.
+#[test]
+fn lost_dirty_page_is_reported_once_per_open_file() {
+    let world = World::new();
+    let device = Device::new(1);
+    let file = device.file(&world, PAGE);
+    let other = File::new(file.mapping(), FileAccess::READ, "/device").unwrap();
+    let process = world.process(Locking::default());
+    map(&process, &file, pages(0, 1));
+    process.store(&mut world.machine.cpu(0), BASE, 7u64).unwrap();
+    let frame = process.frame_at(BASE).unwrap();
+    assert_eq!(world.engine().memory_failure(frame), Ok(Damage::Lost));
+    for file in [&file, &other] {
+        assert_eq!([file.sync(PageRange::ALL), file.sync(PageRange::ALL)], [Err(SyncError::Io), Ok(())]);
+    }
+    assert_eq!(file.mapping().write_back(PageRange::ALL), Err(SyncError::Io));
+    assert_eq!(file.mapping().write_back(PageRange::ALL), Ok(()));
+    file.mapping().check();
+}
+
+/// A fatal signal that ends a sync does not hide a failure.
+#[test]
+fn killed_sync_reports_the_failure_later() {
+    let world = World::new();
+    let device = Device::new(1);
+    let file = device.file(&world, 2 * PAGE);
+    put(&file, 0, 7);
+    std::thread::scope(|scope| {
+        let _closes = device.closes_on_panic();
+        let killed = || {
+            Task::current().interrupt_wait(1);
+            file.sync(PageRange::ALL)
+        };
+        assert_eq!(scope.spawn(killed).join().unwrap(), Err(SyncError::Killed));
+        drop(device.next());
+        assert_eq!(file.sync(pages(1, 2)), Err(SyncError::Io));
+    });
+    assert_eq!(serve_next(&device, || file.sync(PageRange::ALL)), Ok(()));
+    drop(file);
+    world.end();
 }

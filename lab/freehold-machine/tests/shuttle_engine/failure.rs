@@ -15,6 +15,7 @@ use freehold::{
     PageIndex, PageRange,
     counted::Counted,
     engine::Engine,
+    error::SyncError,
     fault::FaultError,
     file::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,

@@ -60,4 +60,5 @@ mod stack;
 mod thread;
 mod uffd;
 mod waiting;
+mod writes;
 mod written_pages;

@@ -93,15 +93,15 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(disk.0.load(SeqCst), 1, "the page was clean the second time");
     /// ```
     pub fn write_back(&self, pages: PageRange) -> Result<(), SyncError> {
-        let failed = self.write_back_from(self.dirty.failures(), pages)?;
-        if self.dirty.reports(failed) { Err(SyncError::Io) } else { Ok(()) }
+        let before = self.dirty.failures();
+        self.write_dirty(pages)?;
+        if self.dirty.reports(before) { Err(SyncError::Io) } else { Ok(()) }
     }
 
-    /// Implements [`write_back`](Self::write_back). `before` is the number of failures at the beginning.
-    /// Returns true if the number has changed.
-    pub(in crate::file) fn write_back_from(&self, before: u64, pages: PageRange) -> Result<bool, SyncError> {
+    /// Implements [`write_back`](Self::write_back), apart from the report of failures.
+    pub(in crate::file) fn write_dirty(&self, pages: PageRange) -> Result<(), SyncError> {
         if !self.is_written_back() {
-            return Ok(false);
+            return Ok(());
         }
         let file = self.home().hold_borrowed(self).ok_or(SyncError::Io)?;
         self.mark_late_stores(|| self.invalidate.read_killable())?;
@@ -113,7 +113,7 @@ impl<P: Platform> Mapping<P> {
                 break;
             }
         }
-        Ok(self.dirty.failures() != before)
+        Ok(())
     }
 
     /// Begins writes of the dirty pages of a range and passes them to the pager. Returns true if a page is

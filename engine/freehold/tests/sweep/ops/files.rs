@@ -82,6 +82,7 @@ pub const OPS: &[Op] = &[
     op("Mapping::write_at", "write_at beyond the end", |s| filled(file(s).write_at(30 * s.unit, &[1; 8]))),
     op("Mapping::write_back", "write_back", |s| made(file(s).write_back((0..4).into()).map_err(|_| ())))
         .needs_nothing(),
+    op("File::sync", "sync", |s| made(s.file.sync((0..4).into()).map_err(|_| ()))).needs_nothing(),
     op("File::drop_clean", "drop_clean", |s| Ok(s.file.drop_clean(PageRange::ALL))).needs_nothing(),
     op("Engine::drop_clean", "drop_clean of any files", |s| Ok(s.world.engine().drop_clean(u64::MAX)))
         .needs_nothing(),
