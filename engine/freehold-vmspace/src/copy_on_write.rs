@@ -47,24 +47,26 @@ fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> S
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Gives the entry `rights`, for a store that goes to the page of a file, and calls `granted` under the
-    /// lock of the table. Never returns [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old
+    /// Gives the entry `rights`, for a store that goes to the page of a file, if `may_grant` returns true. Calls
+    /// `may_grant` under the lock of the table. Never returns [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old
     /// rights causes at most one more fault.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,
         address: VirtAddr,
         rights: PteFlags,
-        granted: impl FnOnce(),
+        may_grant: impl FnOnce() -> bool,
     ) -> StoreOutcome {
         let Some(mut guard) = table.lock_linked() else { return StoreOutcome::Changed };
         let found = find::<P>(&guard, address);
         let StoreOutcome::Copy(page) = found else { return found };
+        if !may_grant() {
+            return StoreOutcome::Changed;
+        }
         if !page.special {
             self.platform().frame(page.pfn).set_dirty();
         }
         guard.grant(address, rights);
-        granted();
         StoreOutcome::Allowed
     }
 

@@ -20,10 +20,10 @@
 //! `tests/fork/held_pages.rs` tests pages that another reader holds.
 //! `c21_no_cpu_reads_the_old_page_after_a_store` in `tests/files/mapped.rs` tests the flush.
 
-use super::{FaultOutcome, WRITTEN, vma_pte_flags, written};
+use super::{FaultOutcome, WRITTEN, file::permission_outcome, vma_pte_flags, written};
 use crate::{
     VirtAddr,
-    file::Object,
+    file::{File, Object},
     platform::Platform,
     space::{AddressSpace, held_lock::HeldLock},
     vma::{Vma, flags::VmFlags},
@@ -49,9 +49,21 @@ impl<P: Platform> AddressSpace<P> {
             {
                 return self.special_mkwrite(vma, page, special, table);
             }
-            let rcu = P::rcu_read();
-            let granted = || mark_dirty(vma, &rcu, page);
-            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN, granted));
+            let (rcu, index) = (P::rcu_read(), vma.pgoff_of(page));
+            let permits = |file: &File<P>| file.mapping().permits_stores(&rcu, index);
+            if let Object::File(file) = vma.object()
+                && !permits(file)
+            {
+                return permission_outcome(file, index);
+            }
+            let may_grant = || match vma.object() {
+                Object::File(file) if !permits(file) => false,
+                _ => {
+                    mark_dirty(vma, &rcu, page);
+                    true
+                }
+            };
+            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN, may_grant));
         }
         match self.vm.allow_private_store(table, address, written(vma.flags())) {
             StoreOutcome::Copy(old) => {

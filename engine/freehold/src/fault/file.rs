@@ -23,14 +23,14 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::NoMemory,
-    file::{AccessOrder, File, Object, Wanted},
+    file::{AccessOrder, File, Need, Object, Wanted},
     platform::Platform,
     space::{AddressSpace, held_lock::HeldLock},
     uprobe::state as probe_state,
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Pte, PteTable};
-use freehold_vmspace::{PageRange, UserRange};
+use freehold_vmspace::{PageIndex, PageRange, UserRange};
 
 /// Size in bytes of the window of a read fault, in which cached pages are mapped together: see [`window`].
 const AROUND: u64 = 16 * PAGE_SIZE;
@@ -161,6 +161,9 @@ impl<P: Platform> AddressSpace<P> {
         let Some(found) = file.mapping().find(&rcu, index).filter(|found| !found.is_marked()) else {
             return self.fill_outcome(vma, file, page);
         };
+        if !file.mapping().permits_stores(&rcu, index) {
+            return permission_outcome(file, index);
+        }
         let block = whole_block(vma, file, &rcu, page, &table);
         let Some(mut fill) = self.vm.fill_cached(table) else { return FaultOutcome::Retry };
         let address = VirtAddr::new(page);
@@ -170,7 +173,8 @@ impl<P: Platform> AddressSpace<P> {
         }
         let block = block.filter(|block| addresses(*block).all(|at| fill.is_vacant(at)));
         let rights = vma_pte_flags(vma.flags()) | WRITTEN;
-        let outcome = match fill.put(address, found.pfn(), rights, || found.is_still()) {
+        let permits = || found.is_still() && file.mapping().permits_stores(&rcu, index);
+        let outcome = match fill.put(address, found.pfn(), rights, permits) {
             Ok(true) => {
                 file.mapping().mark_dirty(&rcu, index);
                 FaultOutcome::Done
@@ -200,7 +204,8 @@ impl<P: Platform> AddressSpace<P> {
     #[cold]
     fn fill_outcome(&self, vma: &Vma<P>, file: &Counted<File<P>>, page: u64) -> FaultOutcome<P> {
         let marked = file.mapping().has_page(vma.pgoff_of(page));
-        FaultOutcome::Fill(file.clone(), Wanted { marked, ..self.wanted(vma, file, page) })
+        let need = if marked { Need::NextWindow } else { Need::Page };
+        FaultOutcome::Fill(file.clone(), Wanted { need, ..self.wanted(vma, file, page) })
     }
 
     /// Returns true if the page must show breakpoints, and is therefore copied for any access. The answer is
@@ -278,6 +283,12 @@ fn window<P: Platform>(vma: &Vma<P>, page: u64, table: &PteTable<'_, P::Format, 
     // A table's span is a multiple of `AROUND`, so the window does not start before the table.
     let start = (page - page % AROUND).max(vma.start());
     UserRange::new(start, (start + AROUND).min(vma.end()).min(table.span().end().get()))
+}
+
+/// Returns the outcome of a store to a page that the pager must first permit to change.
+#[cold]
+pub(super) fn permission_outcome<P: Platform>(file: &Counted<File<P>>, index: PageIndex) -> FaultOutcome<P> {
+    FaultOutcome::Fill(file.clone(), Wanted { need: Need::Permission, ..Wanted::alone(index) })
 }
 
 /// Returns the order of access that MADV_RANDOM or MADV_SEQUENTIAL has announced for the VMA.

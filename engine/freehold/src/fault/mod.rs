@@ -52,7 +52,7 @@ pub(crate) use outcome::{FaultOutcome, WaitFor, check_access, permits};
 
 use crate::{
     PAGE_SIZE, VirtAddr,
-    file::Object,
+    file::{Need, Object},
     platform::Platform,
     space::{
         AddressSpace, claim::RangeClaim, held_lock::HeldLock, range_writer::RangeWriterState,
@@ -125,10 +125,9 @@ impl<P: Platform> AddressSpace<P> {
                     Ok(())
                 }
                 FaultOutcome::Fill(file, wanted) => {
-                    // At a mark, the fault starts reads and does not wait.
-                    if !wanted.marked {
-                        done = Resolved { major: done.major | file.mapping().has_store(), waited: true };
-                    }
+                    // At a mark of readahead, the fault starts reads and does not wait.
+                    done.major |= wanted.need == Need::Page && file.mapping().has_store();
+                    done.waited |= wanted.need != Need::NextWindow;
                     self.fill(&file, wanted, addr)
                 }
                 FaultOutcome::Wait(what) => {
@@ -300,7 +299,7 @@ impl<P: Platform> AddressSpace<P> {
                     // the page. A lost page is not retried.
                     FaultOutcome::Fill(file, wanted)
                         if vma.flags().contains(VmFlags::UFFD_MISSING)
-                            && !wanted.marked
+                            && wanted.need == Need::Page
                             && !file.mapping().is_lost(wanted.index) =>
                     {
                         FaultOutcome::Retry

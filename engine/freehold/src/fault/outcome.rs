@@ -193,8 +193,8 @@ pub(crate) enum FaultOutcome<P: Platform> {
     Retry,
     /// The fault needs the mmap lock.
     NeedMmapLock,
-    /// The page is not in the file's cache, or has the mark of readahead: drop all locks, bring the page into
-    /// the cache or start the reads of the next window, start over.
+    /// The page is not in the file's cache, has the mark of readahead, or may not be changed yet: drop all
+    /// locks, bring the page into the cache, start the reads of the next window or ask the pager, start over.
     Fill(Counted<File<P>>, Wanted),
     /// Another task must finish first: drop all locks, wait, start over.
     Wait(WaitFor),

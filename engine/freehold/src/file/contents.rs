@@ -36,6 +36,8 @@ pub(in crate::file) enum Stop {
     Absent(PageIndex),
     /// The writes of these pages must first end, without the lock.
     Writing(PageRange),
+    /// The pager must first permit changes of these pages.
+    Guarded(PageRange),
     /// The operation fails.
     Failed(FillError),
 }
@@ -193,6 +195,7 @@ impl<P: Platform> Mapping<P> {
             drop(content);
             let ready = match stop {
                 Stop::Absent(index) => self.try_fill(index),
+                Stop::Guarded(pages) => self.ask_to_write(pages),
                 Stop::Writing(pages) => self.wait_for_writes(pages).map_err(FillError::from),
                 Stop::Failed(error) => Err(error),
             };
@@ -233,6 +236,7 @@ impl<P: Platform> Mapping<P> {
         if at > size {
             self.zero_behind(size, at)?;
         }
+        self.check_permits(at, data.len() as u64)?;
         let charge = self.charge_growth(size, end.max(size))?;
         let (index, data) = (PageIndex::of_byte(at), &data[..len]);
         let whole = len as u64 == PAGE_SIZE && self.waits_for_pager();
@@ -266,8 +270,10 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the page of which a part is to be zeroed. Returns `None` if the page is absent from shared
-    /// memory whose pager returns zeroes: such a page is zero without being allocated.
+    /// memory whose pager returns zeroes: such a page is zero without being allocated. The caller holds
+    /// `content` for writing.
     pub(super) fn page_to_zero(&self, index: PageIndex) -> Result<Option<CachedPage<'_, P>>, Stop> {
+        self.check_permits(index.byte(), 1)?;
         if self.waits_for_pager() {
             return self.get_page(index).map(Some).ok_or(Stop::Absent(index));
         }

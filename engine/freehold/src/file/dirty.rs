@@ -1,7 +1,8 @@
 //! The rule by which write-back finds the dirty pages of a file, and the functions that keep it.
 //!
 //! Rule D1: a page is marked as dirty in the tree of the cache (`cache/marks.rs`) if an entry through which
-//! stores reach the file may be writable, or if the page's frame is dirty. Exceptions: a write of the page
+//! stores reach the file may be writable, if the page's frame is dirty, or if the pager has permitted stores
+//! (`permit.rs`). Exceptions: a write of the page
 //! has just begun, so that the page is marked as being written; or the file has late stores (below).
 //!
 //! | page becomes dirty by | marked by |
@@ -30,7 +31,7 @@ use freehold_sync::{
     Rank, RwSemReadGuard, SpinGuard, SpinLock,
     atomic::{
         AtomicU64, CHECKED,
-        Ordering::{AcqRel, Acquire, Release},
+        Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 use freehold_vmspace::{PageIndex, PageRange};
@@ -44,6 +45,8 @@ pub(crate) struct Dirty {
     marks: SpinLock<Marks>,
     /// The number of late stores at the last examination of all frames.
     late_seen: AtomicU64,
+    /// Number of removals of pages so far. Changed under the invalidate lock held for writing.
+    pub(super) removals: AtomicU64,
     /// Number of failures so far: pages that could not be written, and dirty pages that were lost. A caller
     /// learns of a failure by comparing this number with the one that it has seen.
     failures: AtomicU64,
@@ -56,8 +59,9 @@ pub(crate) struct Dirty {
 
 impl Dirty {
     pub fn new() -> Self {
-        let [late_seen, failures, seen, reported] = [(); 4].map(|()| AtomicU64::new(0));
-        Dirty { marks: SpinLock::new(Marks::default(), Rank::Leaf), late_seen, failures, seen, reported }
+        let [late_seen, removals, failures, seen, reported] = [(); 5].map(|()| AtomicU64::new(0));
+        let marks = SpinLock::new(Marks::default(), Rank::Leaf);
+        Dirty { marks, late_seen, removals, failures, seen, reported }
     }
 
     /// Counts a page that could not be written, or a dirty page that was lost.
@@ -128,6 +132,7 @@ impl<P: Platform> Mapping<P> {
     /// Clears the dirty marks of pages that were removed. The caller holds `invalidate` for writing.
     pub(crate) fn clear_marks(&self, stay: Stay<'_>, pages: PageRange) {
         if self.is_written_back() {
+            self.dirty.removals.fetch_add(1, Relaxed);
             self.cache.clear_dirty(&mut self.marks(), stay, pages);
         }
     }

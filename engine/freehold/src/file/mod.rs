@@ -8,6 +8,7 @@
 //! | `read.rs` | requests to read pages from the backing store |
 //! | `readahead/` | reads of pages that a program needs soon |
 //! | `write.rs`, `dirty.rs` | requests to write pages; the rule by which write-back finds dirty pages |
+//! | `permit.rs` | questions to the pager before clean pages change |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
 //! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
@@ -38,6 +39,7 @@ mod mapping;
 mod object;
 mod open_file;
 mod pager;
+mod permit;
 mod read;
 mod readahead;
 mod remove;
@@ -49,7 +51,7 @@ mod write;
 pub(crate) use cache::{
     entry::{LOST, Word},
     lookup::CachedPage,
-    mthp::{Wanted, block_around},
+    mthp::{Need, Wanted, block_around},
     new_page::NewPage,
     radix::Stay,
 };
@@ -67,6 +69,7 @@ pub(crate) use mapping::{Kind, MAX_BYTES, zero};
 pub use object::Object;
 pub use open_file::{File, FileAccess};
 pub use pager::{IoError, Pager, Zeroes};
+pub use permit::WriteRefused;
 pub use read::ReadRequest;
 pub(crate) use readahead::AccessOrder;
 pub(crate) use remove::Copies;

@@ -2,14 +2,14 @@
 //! the pager of shared memory.
 //!
 //! `read.rs` makes requests to read pages, `write.rs` and `change/write_back.rs` make requests to write pages,
-//! and pass them to the pager without a lock. The other functions are called with a lock of the file held:
+//! and pass them to the pager without a lock. `permit.rs` asks for permissions without a lock. The other functions are called with a lock of the file held:
 //! `kinds/direct.rs` gets frames of storage, `remove.rs` discards pages and asks for their release, and
 //! `mapping.rs` announces a new size. Such a call delays truncation of this file but no other file. A pager
 //! may sleep, except in `release` and `resized`. A new function of the trait needs a default body, because
 //! embedders implement the trait. `tests/munmap/hooks.rs` tests pagers that call the engine.
 //! `tests/files/reads.rs` and `tests/files/writes.rs` test pagers that hang or complete their requests later.
 
-use super::{ForeignFrames, ReadRequest, WriteRequest};
+use super::{ForeignFrames, ReadRequest, WriteRefused, WriteRequest};
 use crate::{Pfn, platform::Platform};
 use core::fmt;
 use freehold_vmspace::{PageIndex, PageRange};
@@ -32,7 +32,7 @@ impl core::error::Error for IoError {}
 /// complete later. In the same way, it implements [`write_page`](Self::write_page) or [`write`](Self::write).
 ///
 /// No lock of an address space is held when the engine calls a pager. No lock at all is held during these
-/// four functions. During the other functions the invalidate lock or the content lock of the file is held, so
+/// four functions and [`make_writable`](Self::make_writable). During the other functions the invalidate lock or the content lock of the file is held, so
 /// they must not call an address space, whose locks come before those of files. With debug assertions the
 /// lock order is checked and such a call panics (hazard C-6). No lock is held when a pager is dropped.
 ///
@@ -151,6 +151,32 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     fn direct_access(&self, platform: &P, index: PageIndex) -> Result<ForeignFrames, IoError> {
         let _ = (platform, index);
         Err(IoError)
+    }
+
+    /// Returns true if [`make_writable`](Self::make_writable) must be called before clean pages change. The
+    /// answer must not change during the life of the pager.
+    fn guards_writes(&self) -> bool {
+        false
+    }
+
+    /// Permits changes of these pages, which are clean or not in the cache: by [`write_at`], by zeroes of a
+    /// truncation or a hole, or by stores through mappings. The permission of a page ends when a write of the
+    /// page begins, and when the page is discarded. Each permitted page is then written, unless it is discarded
+    /// first. A page may be in several questions, also at the same time, and a new question about a page may
+    /// come before the [`write`](Self::write) that ended its last permission. A page whose write failed is
+    /// written again without a new question. Only called if [`guards_writes`](Self::guards_writes) returns true.
+    ///
+    /// No lock is held. The call may sleep, for example until space is reserved or until a journal has room;
+    /// only the tasks that need these pages wait.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the pages may not change. The store raises SIGBUS, or the call fails.
+    ///
+    /// [`write_at`]: crate::file::Mapping::write_at
+    fn make_writable(&self, pages: PageRange) -> Result<(), WriteRefused> {
+        let _ = pages;
+        Ok(())
     }
 
     /// Releases a clean page that the engine wants to drop from the cache, because its memory is needed. With

@@ -113,8 +113,8 @@ impl<P: Platform> Mapping<P> {
         let shown = word.load(Relaxed);
         let pfn = Word(shown).visible().filter(|pfn| self.seems_unused(*pfn))?;
         // A write that has just dropped its reference is about to end, and its mark keeps the leaf.
-        let (_, writing) = self.cache.marks_of(Stay::locked(pages_go), index);
-        if writing {
+        let (dirty, writing) = self.cache.marks_of(Stay::locked(pages_go), index);
+        if writing || dirty && self.guards_writes() {
             return None;
         }
         // The mark comes first, so that a fault that cannot get the page waits for the lock instead of

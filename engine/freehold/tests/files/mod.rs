@@ -21,6 +21,7 @@ mod direct;
 mod drop_clean;
 mod mapped;
 mod page_counts;
+mod permits;
 mod read_sections;
 mod readahead;
 mod reads;

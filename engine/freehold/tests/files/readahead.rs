@@ -487,7 +487,7 @@ fn advice_that_cannot_write_a_page_is_reported_later() {
     mapping.write_at(0, &[7; 3 * PAGE as usize]).unwrap();
     file.advise(FileAdvice::DontNeed, 0..3 * PAGE + 5);
     assert_eq!(cached(&mapping, 4), [1]);
-    assert_eq!(mapping.write_back(pages(0, 1)), Err(IoError));
+    assert_eq!(mapping.write_back(pages(0, 1)), Err(freehold::error::SyncError::Io));
     assert_eq!(mapping.write_back(pages(0, 1)), Ok(()));
     drop((file, mapping));
     world.end();

@@ -48,8 +48,19 @@ pub(crate) struct Wanted {
     pub sizes: Sizes,
     /// The order of access that was announced for the mapping.
     pub order: AccessOrder,
-    /// True if the page is in the cache and has the mark of readahead.
-    pub marked: bool,
+    /// What the page lacks.
+    pub need: Need,
+}
+
+/// What a fault needs before it can map a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// The page is not in the cache.
+    Page,
+    /// The page is in the cache and has the mark of readahead: the next window must be read.
+    NextWindow,
+    /// The page is in the cache, and the pager has not permitted changes of it.
+    Permission,
 }
 
 impl Wanted {
@@ -60,7 +71,7 @@ impl Wanted {
 
     /// Requests a page. Blocks of these sizes are allowed around the page.
     pub fn new(index: PageIndex, sizes: Sizes) -> Self {
-        Wanted { index, sizes, order: AccessOrder::Any, marked: false }
+        Wanted { index, sizes, order: AccessOrder::Any, need: Need::Page }
     }
 
     /// Iterates over the blocks that are allowed in a file that ends at `end`, largest first.

@@ -98,6 +98,23 @@ impl<P: Platform> Mapping<P> {
         if self.dirty.reports(before) { Err(SyncError::Io) } else { Ok(()) }
     }
 
+    /// Starts writes of the dirty pages of a range, and does not wait for them. Later callers of
+    /// [`write_back`](Self::write_back) and `File::sync` learn of a failure.
+    ///
+    /// # Locks
+    ///
+    /// The locks of `write_back`.
+    pub(in crate::file) fn start_write_back(&self, pages: PageRange) {
+        if self.is_written_back()
+            && let Some(file) = self.home().hold_borrowed(self)
+        {
+            // A fatal signal ends the call early: the rest of the pages stays dirty.
+            let _ = self
+                .mark_late_stores(|| self.invalidate.read_killable())
+                .and_then(|()| self.begin_writes(&file, pages).map(drop));
+        }
+    }
+
     /// Implements [`write_back`](Self::write_back), apart from the report of failures.
     pub(in crate::file) fn write_dirty(&self, pages: PageRange) -> Result<(), SyncError> {
         if !self.is_written_back() {
@@ -120,8 +137,11 @@ impl<P: Platform> Mapping<P> {
     /// dirty again during an earlier write, which is still under way.
     fn begin_writes(&self, file: &Counted<Self>, pages: PageRange) -> Result<bool, Killed> {
         let (mut at, mut again, mut rounds) = (pages.start, false, Rounds::new());
+        let guarded = self.guards_writes();
         while at < pages.end {
             rounds.again::<P>()?;
+            // A guarded page keeps its permission until a store under the content lock is recorded.
+            let content = if guarded { Some(self.content.read_killable()?) } else { None };
             let pages_stay = self.invalidate.read_killable()?;
             let (stay, rest) = (Stay::locked(&pages_stay), PageRange::new(at, pages.end));
             let (begun, next) = self.cache.begin_writes(&mut self.marks(), stay, rest);
@@ -129,7 +149,7 @@ impl<P: Platform> Mapping<P> {
             let Some(begun) = begun else { continue };
             again |= begun.again != 0;
             let writes = self.take_dirty(&pages_stay, &begun);
-            drop(pages_stay);
+            drop((pages_stay, content));
             self.send_writes(file, &writes);
         }
         Ok(again)
@@ -139,19 +159,24 @@ impl<P: Platform> Mapping<P> {
     /// of the pages that are clean.
     fn take_dirty(&self, pages_stay: &RwSemReadGuard<'_, P>, begun: &Begun) -> Writes {
         let mut writes = Writes { base: begun.base, left: 0, frames: [Pfn::new(0); u64::BITS as usize] };
+        let guarded = self.guards_writes();
         if begun.pages != 0 {
             self.home().each_mapper(begun.range(), clean);
         }
         for place in (0..u64::BITS as usize).filter(|place| begun.pages >> place & 1 != 0) {
             let index = begun.base + place as u64;
             match self.get_after_move(pages_stay, index) {
-                Some(page) if self.files().platform().frame(*page).take_dirty() => {
+                Some(page) if self.files().platform().frame(*page).take_dirty() || guarded => {
                     writes.frames[place] = *page;
                     writes.left |= 1 << place;
                     // The request gets the reference.
                     core::mem::forget(page);
                 }
                 clean => {
+                    // A page that is about to be written as a whole keeps its permission.
+                    if guarded && clean.is_none() {
+                        self.mark_dirty(&P::rcu_read(), index);
+                    }
                     drop(clean);
                     self.end_write_mark(index);
                 }

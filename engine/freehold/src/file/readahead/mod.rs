@@ -30,7 +30,7 @@ mod window;
 pub(crate) use window::AccessOrder;
 pub(super) use window::{Mark, Window};
 
-use super::{File, Mapping, Wanted, cache::lookup::CachedPage, mapping::FillError};
+use super::{File, Mapping, Need, Wanted, cache::lookup::CachedPage, mapping::FillError};
 use crate::{platform::Platform, wait::Rounds};
 use freehold_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 use freehold_vmspace::{PageIndex, PageRange};
@@ -235,7 +235,8 @@ impl<P: Platform> File<P> {
     }
 
     /// Brings the page of a fault into the cache like [`Mapping::fill_wanted`], and reads pages ahead. If the
-    /// fault has found the page with a mark, only reads ahead.
+    /// fault has found the page with a mark, only reads ahead. If the fault lacks the permission to change the
+    /// page, only asks the pager.
     ///
     /// # Errors
     ///
@@ -246,14 +247,16 @@ impl<P: Platform> File<P> {
     /// The locks of `fill`. The caller holds no lock.
     pub(crate) fn fill_wanted(&self, wanted: Wanted) -> Result<(), FillError> {
         let (mapping, index) = (self.mapping(), wanted.index);
-        if mapping.max_window() == 0 && !wanted.marked {
-            return mapping.fill_wanted(wanted);
+        match wanted.need {
+            Need::Permission => return mapping.ask_to_write(PageRange::one(index)),
+            Need::Page if mapping.max_window() == 0 => return mapping.fill_wanted(wanted),
+            Need::Page | Need::NextWindow => {}
         }
         // A page that is still being read may have the mark, too.
         if mapping.take_mark(index) && wanted.order != AccessOrder::Random {
             self.read_next_window(index, 1);
         }
-        if wanted.marked {
+        if wanted.need == Need::NextWindow {
             return Ok(());
         }
         mapping.fill_in(index, Some(&self.readahead), &|| self.window_of_fault(wanted))

@@ -1,0 +1,140 @@
+//! Asking the pager before a clean page may change.
+//!
+//! A file system may have to reserve space or to write a journal before a page changes. A pager that
+//! [`guards_writes`](super::Pager::guards_writes) is therefore asked before the first store to each clean page,
+//! by calls and through mappings. It may wait, and it may refuse.
+//!
+//! ```text
+//! look    an operation finds that the page has no permission, and releases all locks
+//! ask     Pager::make_writable(pages), without a lock
+//! mark    invalidate lock R: marks the pages as dirty, unless pages of the file were removed since the question
+//! again   the operation starts over, and finds the permission
+//! ```
+//!
+//! The dirty mark of the page (`cache/marks.rs`) is the permission. It ends when a write of the page begins, or
+//! when the page is removed. A page without a frame can have a permission too: it is about to be written as a
+//! whole. If a removal came between the question and the mark, the pager may have lost what it has reserved, so
+//! it is asked again.
+//!
+//! An operation looks under a lock that keeps the permission until its store is recorded:
+//!
+//! | store | lock | why the permission stays |
+//! | --- | --- | --- |
+//! | `write_at`, zeroes of a truncation or a hole | content W | write-back of a guarded file begins writes under the content lock (R) |
+//! | a store through an entry that a fault makes writable | the lock of the page table | write-back clears the mark and then walks the tables (`cache/marks.rs`) |
+//!
+//! Two kinds of stores ask only once for a page that is written back in between: stores through pinned pages,
+//! and accesses of other processes. Linux has the same gap.
+//!
+//! Write-back writes every page with a permission, also if no store has followed, so each permission of a page
+//! ends with a write or a removal. A page with a permission is not dropped as clean.
+//!
+//! A new path to the contents of a page looks with [`permits_stores`](Mapping::permits_stores) and asks with
+//! [`ask_to_write`](Mapping::ask_to_write). `tests/files/permits.rs` tests every path, and the mutations that
+//! begin with `permit-` (`xtask/mutants`) remove the protections.
+
+use super::{FillError, Mapping, Stay, contents::Stop};
+use crate::{PAGE_SIZE, platform::Platform, wait::Rounds};
+use freehold_sync::{
+    RwSemReadGuard,
+    atomic::{
+        Ordering::{Relaxed, SeqCst},
+        fence,
+    },
+    rank,
+};
+use freehold_vmspace::{PageIndex, PageRange};
+
+/// Maximum number of pages of one question.
+const MOST: u64 = 32;
+
+freehold_sync::error_enum! {
+    /// The reason why a pager refuses changes of pages.
+    #[non_exhaustive]
+    pub enum WriteRefused {
+        /// The storage of the file is full.
+        ///
+        /// A call fails with ENOSPC, and a store through a mapping raises SIGBUS.
+        NoSpace,
+        /// The storage of the file has failed.
+        ///
+        /// A call fails with EIO, and a store through a mapping raises SIGBUS.
+        Io,
+    }
+}
+
+impl From<WriteRefused> for FillError {
+    fn from(refused: WriteRefused) -> Self {
+        match refused {
+            WriteRefused::NoSpace => FillError::NoSpace,
+            WriteRefused::Io => FillError::Io,
+        }
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Returns true if the pager is asked before pages change.
+    #[inline]
+    pub(crate) fn guards_writes(&self) -> bool {
+        self.is_written_back() && self.pager().guards_writes()
+    }
+
+    /// Returns true if a store may go to this page. The caller holds the content lock for writing, or the lock
+    /// of the table whose entry is about to become writable; otherwise the result is a hint.
+    #[inline]
+    pub(crate) fn permits_stores(&self, rcu: &P::RcuGuard, index: PageIndex) -> bool {
+        !self.guards_writes() || {
+            // Pairs with the fence in `begin_writes`, as in `mark_dirty`: a fault that finds the mark set
+            // although it is being cleared has an entry that write-back finds.
+            fence(SeqCst);
+            self.cache.marks_of(Stay::within::<P>(rcu), index).0
+        }
+    }
+
+    /// Checks that the pages of a store of `bytes` bytes at `at` may change. The caller holds `content` for
+    /// writing.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Stop::Guarded` if the first page has no permission.
+    pub(super) fn check_permits(&self, at: u64, bytes: u64) -> Result<(), Stop> {
+        let first = PageIndex::of_byte(at);
+        if bytes == 0 || self.permits_stores(&P::rcu_read(), first) {
+            return Ok(());
+        }
+        let end = PageIndex::new(at.saturating_add(bytes).div_ceil(PAGE_SIZE));
+        Err(Stop::Guarded(PageRange::new(first, end.min(first + MOST))))
+    }
+
+    /// Asks the pager to permit changes of these pages, and marks them as dirty.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `NoSpace` or `Io` if the pager refuses, with `NoMemory`, or with `Killed`.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading, killably, after the call of the pager. The caller holds no lock.
+    pub(super) fn ask_to_write(&self, pages: PageRange) -> Result<(), FillError> {
+        let mut rounds = Rounds::new();
+        loop {
+            // Relaxed, here and below: the invalidate lock orders removals and the second look.
+            let removals = self.dirty.removals.load(Relaxed);
+            rank::holds_none::<P>();
+            self.pager().make_writable(pages)?;
+            let pages_stay = self.invalidate.read_killable()?;
+            if self.dirty.removals.load(Relaxed) == removals {
+                return pages.into_iter().try_for_each(|index| self.permit(&pages_stay, index));
+            }
+            drop(pages_stay);
+            rounds.again::<P>()?;
+        }
+    }
+
+    /// Marks a page as dirty, which may be absent.
+    fn permit(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Result<(), FillError> {
+        self.cache_word(pages_stay, index)?;
+        self.cache.mark_dirty(Stay::locked(pages_stay), index);
+        Ok(())
+    }
+}
