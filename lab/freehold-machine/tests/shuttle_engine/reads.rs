@@ -89,7 +89,7 @@ fn complete(request: &mut ReadRequest<Machine>, index: PageIndex) {
 
 /// Completes the pages of a request, the last first.
 fn complete_all(mut request: ReadRequest<Machine>) {
-    (0..PAGES).rev().for_each(|index| complete(&mut request, PageIndex::new(index)));
+    request.pages().numbers().rev().for_each(|index| complete(&mut request, PageIndex::new(index)));
 }
 
 /// Ends a scene after its threads.
@@ -121,6 +121,38 @@ fn faults_read_each_cold_page_once() {
             scope.spawn(|| device.complete_until_zero(&left));
         });
         assert_eq!(device.asked.load(SeqCst), PAGES);
+        end(scene, device, file);
+    });
+}
+
+/// Two tasks read windows in order. Both may find the mark of a window, while its page is being read or when it
+/// is visible, and a truncation removes pages that are read ahead. No page that stays is read twice.
+#[test]
+fn readahead_of_two_readers_concurrent_with_a_truncation() {
+    explore("two readers of windows, and a truncation", 30, |locking| {
+        let device = Device::default();
+        let (scene, file) = device.mapped(locking);
+        file.mapping().truncate(2 * PAGES * PAGE).unwrap();
+        file.mapping().set_readahead(PAGES as u32);
+        let left = AtomicU64::new(2);
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                let (file, left) = (&file, &left);
+                scope.spawn(move || {
+                    for index in 0..=PAGES {
+                        let mut found = [0];
+                        let bytes = file.read_at(index * PAGE, &mut found).unwrap();
+                        assert!(bytes == 1 && found == [7 + index as u8] || index >= PAGES);
+                    }
+                    left.fetch_sub(1, SeqCst);
+                });
+            }
+            scope.spawn(|| device.complete_until_zero(&left));
+            scope.spawn(|| file.mapping().truncate(PAGES * PAGE).unwrap());
+        });
+        device.finish();
+        assert!(device.asked.load(SeqCst) <= 2 * PAGES, "a page was read twice");
+        assert_eq!(file.mapping().present_pages(), PAGES);
         end(scene, device, file);
     });
 }
