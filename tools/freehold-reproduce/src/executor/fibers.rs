@@ -202,6 +202,11 @@ pub fn sleep(time: Duration) {
     }
 }
 
+/// Lets a little virtual time pass, while the caller waits for an event.
+pub fn idle() {
+    sleep(Duration::from_micros(1));
+}
+
 /// Returns the time on the clock of the calling task's processor. If the load has at most one task for each
 /// processor, this time is the processor time of the task.
 pub fn thread_time() -> Duration {

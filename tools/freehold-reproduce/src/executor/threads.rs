@@ -63,6 +63,11 @@ pub fn together<R: Send>(threads: usize, work: impl Fn(usize) -> R + Sync) -> Ve
     })
 }
 
+/// Lets other threads run, while the caller waits for an event.
+pub fn idle() {
+    std::thread::yield_now();
+}
+
 /// Runs `work`.
 pub fn alone<R>(work: impl FnOnce() -> R) -> R {
     work()

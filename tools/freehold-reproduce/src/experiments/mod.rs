@@ -16,6 +16,7 @@
 //! turns of all steps whose names are equal before this ending. Nothing is printed while a step runs.
 
 mod fault_throughput;
+mod file_reads;
 mod hugetlb;
 mod i_mmap;
 mod mmap_churn;

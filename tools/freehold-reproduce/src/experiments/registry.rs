@@ -2,11 +2,12 @@
 //! the reports also use the list. `mod.rs` says what else a new experiment needs.
 
 use super::{
-    Experiment, fault_throughput, hugetlb, i_mmap, mmap_churn, munmap_hold, munmap_stall, page_fault, writers,
+    Experiment, fault_throughput, file_reads, hugetlb, i_mmap, mmap_churn, munmap_hold, munmap_stall,
+    page_fault, writers,
 };
 
 /// All experiments, in the order of the steps.
-pub const ALL: [&dyn Experiment; 8] = [
+pub const ALL: [&dyn Experiment; 9] = [
     &munmap_hold::MunmapHold,
     &munmap_stall::MunmapStall,
     &fault_throughput::FaultThroughput,
@@ -15,4 +16,5 @@ pub const ALL: [&dyn Experiment; 8] = [
     &page_fault::PageFault,
     &mmap_churn::MmapChurn,
     &writers::Writers,
+    &file_reads::FileReads,
 ];

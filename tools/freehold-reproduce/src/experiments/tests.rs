@@ -160,6 +160,22 @@ fn mmap_churn() {
 }
 
 #[test]
+fn file_reads() {
+    let found = run("file-reads");
+    for load in ["read calls", "faults in order"] {
+        let table = table(&found, load);
+        for side in ["no readahead", "windows of 32 pages", "windows of 128 pages"] {
+            assert!(median(table, side, "device busy") > 0.0);
+        }
+    }
+    let faults = table(&found, "faults in order");
+    let waits = |side| median(faults, side, "pages waited for");
+    assert!(waits("no readahead") >= 1.0 / 32.0 && waits("windows of 32 pages") > 0.0);
+    let beside = table(&found, "beside 4 threads");
+    assert_eq!(median(beside, "windows of 32 pages", "reads per page"), 1.0, "a page was read twice");
+}
+
+#[test]
 fn writers() {
     let found = run("writers");
     assert_eq!((found.tables.len(), found.plots.len()), (1, 1), "there is more than the table of rates");
