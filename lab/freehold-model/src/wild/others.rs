@@ -11,8 +11,11 @@ use freehold::{
     PageCount, PageIndex, PageRange, Pfn,
     call::RemapFlags,
     engine::{Blocks, Engine, HugePages, Overcommit, SharedBlocks},
-    file::{File, FileAccess, Frames, Mapping, Seals, Segment, Special, Zeroes},
+    file::{
+        File, FileAccess, FileAdvice, Frames, Mapping, Pager, ReadRequest, Seals, Segment, Special, Zeroes,
+    },
     hugetlb::HugePageSize,
+    platform::Platform,
     space::{AddressSpace, Prot},
 };
 use freehold_machine::Machine;
@@ -34,12 +37,16 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let mapping = file.mapping();
     let (start, end) = (v.offset(), v.offset());
     let mut bytes = vec![9; v.size()];
-    match v.below(17) {
+    match v.below(18) {
+        16 => advised(&file, v, start, end),
         0 => match v.bit() {
             true => mapping.fill(PageIndex::new(v.pages())).is_ok(),
             false => mapping.reserve(PageIndex::new(v.pages())).is_ok(),
         },
-        1 => mapping.read_at(start, &mut bytes).is_ok(),
+        1 => match v.bit() {
+            true => mapping.read_at(start, &mut bytes).is_ok(),
+            false => file.read_at(start, &mut bytes).is_ok(),
+        },
         2 | 3 => mapping.write_at(start, &bytes).is_ok(),
         4 => mapping.write_back((v.pages()..v.pages()).into()).is_ok(),
         5 => mapping.truncate(if v.bit() { start } else { v.wild() }).is_ok(),
@@ -86,13 +93,50 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     }
 }
 
+/// Gives an advice about an open file, or changes its readahead.
+fn advised(file: &File<Machine>, v: &mut Values<'_>, start: u64, end: u64) -> bool {
+    let mapping = file.mapping();
+    match v.below(4) {
+        0 => {
+            let pages = v.wild() as u32;
+            mapping.set_readahead(pages);
+            mapping.readahead() == pages
+        }
+        1 => {
+            file.readahead(start..if v.bit() { end } else { v.wild() });
+            true
+        }
+        _ => {
+            let advice = FileAdvice::from_raw(v.below(7) as u32);
+            advice.map(|advice| file.advise(advice, start..if v.bit() { end } else { v.wild() })).is_some()
+        }
+    }
+}
+
+/// A pager that completes requests of several pages at once.
+struct Several;
+
+impl Pager<Machine> for Several {
+    fn read(&self, mut request: ReadRequest<Machine>) {
+        while let Some((index, frame)) = request.next_page() {
+            request.platform().zero_frame(frame);
+            request.complete(index, Ok(()));
+        }
+    }
+
+    fn read_pages(&self) -> u64 {
+        8
+    }
+}
+
 /// Creates a file or mapping object.
 fn made(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let engine = stage.engine.clone();
     let size = v.offset();
     let page = v.of(&HugePageSize::ALL);
-    let mapping = match v.below(7) {
+    let mapping = match v.below(8) {
         0 => Mapping::new(&engine, Zeroes, size, v.bit()).ok(),
+        6 => Mapping::new(&engine, Several, size, false).ok(),
         1 => Mapping::memfd(&engine, size).ok(),
         2 => Mapping::of_huge_pages(&engine, page, size, v.bit()).ok(),
         3 => Mapping::direct(&engine, Zeroes, size).ok(),
