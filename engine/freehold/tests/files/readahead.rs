@@ -5,6 +5,8 @@
 //! windows of at most 128 KiB, where Linux does not round windows to the sizes of large folios. The other tests use
 //! a [`Device`], whose requests they complete. `src/file/readahead/window.rs` tests the sizes of windows.
 
+#![expect(clippy::single_range_in_vec_init, reason = "lists of ranges of pages")]
+
 use super::device::*;
 use crate::support::*;
 use freehold::{
@@ -98,7 +100,6 @@ fn runs(mapping: &Mapping<Machine>) -> Vec<Range<u64>> {
 const SIZE: u64 = 2048;
 
 #[test]
-#[expect(clippy::single_range_in_vec_init, reason = "a list of ranges")]
 fn pages_in_the_cache_are_those_of_linux() {
     use FileAdvice::{Normal, Random, Sequential, WillNeed};
     let cases: &[(&[Step], &[Range<u64>])] = &[
@@ -370,6 +371,14 @@ fn windows_end_at_the_end_of_the_file() {
     file.readahead(u64::MAX - 1..u64::MAX);
     assert_eq!(pager.asked(), [0..4, 4..11]);
     drop(file);
+    // A window that begins with a miss.
+    let file = pager.file(&world, 10 * PAGE + 1);
+    let process = world.process(Locking::default());
+    map(&process, &file, pages(0, 11), MapFlags::SHARED);
+    process.handle_fault(BASE + 10 * PAGE, Access::READ).unwrap();
+    assert_eq!((pager.asked(), file.mapping().present_pages()), (vec![0..11], 11));
+    process.munmap(BASE, 11 * PAGE).unwrap();
+    drop((file, process));
     world.end();
 }
 

@@ -213,8 +213,7 @@ mod tests {
     }
 
     fn window(start: u64, end: u64, mark: u64) -> Window {
-        let ahead = if mark < end { end - mark } else { 0 };
-        Window { start: at(start), size: (end - start) as u32, ahead: ahead as u32 }
+        Window { start: at(start), size: (end - start) as u32, ahead: (end - mark) as u32 }
     }
 
     fn none_before(_: u64) -> u64 {
