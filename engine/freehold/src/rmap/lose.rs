@@ -3,8 +3,10 @@
 //!
 //! The order is that of truncation (`file/change/truncate.rs`): mark the page in the cache, remove the
 //! entries, and remove them again if a fault may have mapped the page in between. The invalidate lock, held
-//! for writing, and the lock of the frame exclude truncation, migration and write-back of this page. The
-//! tests `rmap::failure` (`engine/freehold/tests`) and `failure` (`shuttle_engine`) test this file.
+//! for writing, and the lock of the frame exclude truncation and migration of this page, and the begin of a
+//! write. A write that is under way goes on without effect, and the page counts as lost, because the request
+//! has a reference. This file does not wait for the write. The tests `rmap::failure` (`engine/freehold/tests`)
+//! and `failure` (`shuttle_engine`) test this file.
 
 use super::walk::Page;
 use crate::{
@@ -21,8 +23,8 @@ impl<P: Platform> Mapping<P> {
     /// access then reads these contents.
     ///
     /// A lost page of shared memory fails every access until it is truncated. For other files, spaces that
-    /// did not map the page read the contents of the backing store, and [`write_back`](Self::write_back)
-    /// reports the loss once.
+    /// did not map the page read the contents of the backing store, and the loss is reported like a failed
+    /// write ([`write_back`](Self::write_back)).
     ///
     /// # Errors
     ///

@@ -318,6 +318,8 @@ fn store_during_a_write_is_written_by_the_next_write_back() {
             // The device has read the page before the store.
             device.complete_all(request);
             device.stored.lock().unwrap().insert(1, Some(11));
+            until(|| device.asked() == 1 || second.is_finished());
+            assert!(!second.is_finished(), "the store is not written");
             let request = device.next();
             assert_eq!(request.pages(), pages(1, 2), "only the dirty page");
             assert!(!second.is_finished());

@@ -1,8 +1,8 @@
 //! The invalidate lock of a file ([`Invalidate`]), under which pages enter and leave the file's cache, and
 //! the number of pages in the cache.
 //!
-//! The lock comes after the content lock and before the i_mmap lock. Pagers write pages, discard pages and
-//! name frames of storage under the lock, so a wait for the lock may be long. No page is read under the lock.
+//! The lock comes after the content lock and before the i_mmap lock. Pagers discard pages and name frames of
+//! storage under the lock, so a wait for the lock may be long. No page is read or written under the lock.
 //! A fault therefore waits killably and with no lock of an address space. Code that adds or removes a page
 //! must also change the number: `Mapping::check` recounts the pages, and `tests/files/page_counts.rs` calls
 //! it.

@@ -15,9 +15,10 @@
 //! which is kept until the frame is marked as dirty.
 //!
 //! These steps run under the invalidate lock held for writing; `remove.rs` has the steps for one page
-//! (`drop_if_clean`). The call takes the lock only if it is free, because write-back calls pagers with the
-//! lock held for reading. A page that is being read stays, and its read goes on. A fault that needs a page
-//! that is being dropped waits for the lock, and then finds the page in the cache or reads it again.
+//! (`drop_if_clean`). The call takes the lock only if it is free, because a truncation calls the pager under
+//! the lock to discard pages. A page that is being read or written stays, and its read or write goes on. A
+//! fault that needs a page that is being dropped waits for the lock, and then finds the page in the cache or
+//! reads it again.
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
 //! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,
@@ -48,8 +49,9 @@ impl<P: Platform> Mapping<P> {
     /// POSIX_FADV_DONTNEED and /proc/sys/vm/drop_caches.
     ///
     /// Does not drop pages of shared memory, which have no other copy, or pages of direct files, which are
-    /// the storage itself. This call never waits for a pager. If another task is writing back pages of
-    /// this file, the rest of the range therefore stays in the cache. Pages that are being read stay too.
+    /// the storage itself. This call never waits for a pager. If another task is removing pages of this
+    /// file, the rest of the range therefore stays in the cache. Pages that are being read or written stay
+    /// too.
     ///
     /// # Locks
     ///

@@ -8,9 +8,10 @@
 //! fill        the pager names the frame; its record belongs to the file from then on, with one reference
 //! store       the first store faults and makes page and entry dirty, as for every file
 //! write_back  under the i_mmap lock, shared: every entry loses its write permission and is flushed;
-//!             then the pager makes each dirty page durable, with the frame locked;
+//!             then the pager makes each dirty page durable, without a lock;
 //!             a later store faults again and makes the page dirty again
-//! truncate    hides and zaps the page like every truncation; waits for all other references;
+//! truncate    waits for the end of such writes, without a lock;
+//!             hides and zaps the page like every truncation; waits for all other references;
 //!             clears the record; the pager may then free the frame
 //! ```
 //!
