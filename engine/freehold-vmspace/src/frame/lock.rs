@@ -1,8 +1,9 @@
 //! The lock of a frame (Linux: the folio lock). While the lock is held, the page in the frame, and the place
 //! of the page in its file or address space, do not change.
 //!
-//! A task holds the lock while it moves a page or unmaps the page everywhere. A fault waits for the lock only if the page is being moved or its memory is failing. A task locks
-//! two frames only in a move of an anonymous page: first the frame of the page, then the new frame.
+//! A task holds the lock while it moves a page or unmaps the page everywhere. A fault waits for the lock only
+//! if the page is being moved or its memory is failing. A task locks two frames only in a move of an
+//! anonymous page: first the frame of the page, then the new frame.
 //! `word_lock.rs` of `freehold-sync` has the protocol of the lock word.
 
 use crate::{Memory, Pfn, platform::Platform};

@@ -58,8 +58,8 @@ impl<P: Platform> AddressSpace<P> {
     /// # Errors
     ///
     /// See [`MsyncError`]. A failed write is reported once per open file, like by
-    /// [`File::sync`](crate::file::File::sync). Holes are reported at the end, after all mapped parts were written. With
-    /// [`SyncFlags::ASYNC`] alone, holes are reported immediately.
+    /// [`File::sync`](crate::file::File::sync). Holes are reported at the end, after all mapped parts were
+    /// written. With [`SyncFlags::ASYNC`] alone, holes are reported immediately.
     ///
     /// # Locks
     ///

@@ -146,9 +146,9 @@ impl<P: Platform> AddressSpace<P> {
         Ok(all)
     }
 
-    /// Maps the page with write permission and marks it dirty, in its frame and in the file. Write-back clears
-    /// the mark before it removes the right to write from the entry, so the mark is set under the lock of the
-    /// table.
+    /// Maps the page with write permission and marks it dirty, in its frame and in the file. Write-back
+    /// clears the mark before it removes the right to write from the entry, so the mark is set under the lock
+    /// of the table.
     fn shared_write(
         &self,
         vma: &Vma<P>,

@@ -5,8 +5,8 @@
 //! descriptors, file positions, status flags. `object.rs` says how a VMA refers to an open file.
 //!
 //! An open file never changes, so no lock guards it. The exceptions are changed atomically: the hints of
-//! readahead (`readahead/`), and the failures of write-back that the open file has reported. An open file is
-//! freed with its last reference.
+//! readahead (`readahead/`), and the failures of write-back that `sync` (`change/write_back.rs`) has
+//! reported. An open file is freed with its last reference.
 //!
 //! mmap checks the access of an open file (`resolve_file` in `call/mmap/mod.rs`, and `may_map` in
 //! `nommu/mmap.rs`); this file only records the access. A new field of [`FileAccess`] needs its check in both
@@ -17,7 +17,7 @@ use super::{Driver, Mapping, Segment, readahead::Readahead};
 use crate::{
     PAGE_SHIFT,
     counted::{Counted, Shared},
-    error::{NoMemory, SyncError},
+    error::NoMemory,
     file::{HasFiles, Kind, MAX_BYTES, Zeroes},
     hugetlb::state::huge_file::HugeFile,
     platform::Platform,
@@ -93,7 +93,7 @@ pub struct File<P: Platform> {
     /// The window and the hints of readahead. Atomic, without a lock.
     pub(super) readahead: Readahead,
     /// The number of failures of the file's write-back that `sync` has reported. Atomic, without a lock.
-    told: AtomicU64,
+    pub(super) told: AtomicU64,
 }
 
 impl<P: Platform> Shared for File<P> {}
@@ -283,51 +283,6 @@ impl<P: Platform> File<P> {
     /// ```
     pub fn drop_clean(&self, pages: PageRange) -> u64 {
         self.mapping.drop_clean(pages)
-    }
-
-    /// Writes back the dirty pages of this range and waits until they are stored (fsync), like
-    /// [`Mapping::write_back`]. Reports each failure once per open file, as Linux does.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `Io` if a page of the file, inside or outside this range, could not be written, or if a
-    /// dirty page was lost, since this function last reported a failure for this open file. The failure may
-    /// have happened in another call, or in a write-back that no program asked for. A failure that no open
-    /// file has reported is also reported by a file that is opened later. Fails with `Killed` if a fatal
-    /// signal arrives; failures are then reported by the next call.
-    ///
-    /// # Locks
-    ///
-    /// The locks of [`Mapping::write_back`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use freehold::{PAGE_SIZE, PageIndex, PageRange, Pfn, error::SyncError, file::*, platform::Platform};
-    /// # use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-    /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// static FULL: AtomicBool = AtomicBool::new(true);
-    /// struct Disk;
-    /// impl<P: Platform> Pager<P> for Disk {
-    /// #   fn reads_zeroes(&self) -> bool {
-    /// #       true
-    /// #   }
-    ///     fn write_page(&self, _: &P, _: PageIndex, _: Pfn) -> Result<(), IoError> {
-    ///         if FULL.load(SeqCst) { Err(IoError) } else { Ok(()) }
-    ///     }
-    /// }
-    /// let mapping = Mapping::new(&engine, Disk, PAGE_SIZE, false).unwrap();
-    /// let [a, b] = ["/a", "/a"].map(|name| File::new(&mapping, FileAccess::READ_WRITE, name).unwrap());
-    /// mapping.write_at(0, b"new").unwrap();
-    /// assert_eq!(a.sync(PageRange::ALL), Err(SyncError::Io));
-    /// FULL.store(false, SeqCst);
-    /// assert_eq!(a.sync(PageRange::ALL), Ok(()));
-    /// assert_eq!(b.sync(PageRange::ALL), Err(SyncError::Io), "once per open file");
-    /// assert_eq!(b.sync(PageRange::ALL), Ok(()));
-    /// ```
-    pub fn sync(&self, pages: PageRange) -> Result<(), SyncError> {
-        self.mapping.write_dirty(pages)?;
-        if self.mapping.dirty.tell(&self.told) { Err(SyncError::Io) } else { Ok(()) }
     }
 
     /// Returns the segment of System V shared memory that this file attaches.

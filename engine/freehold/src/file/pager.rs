@@ -1,13 +1,14 @@
 //! The backing store of a file's pages: the trait [`Pager`], which the embedder implements, and [`Zeroes`],
 //! the pager of shared memory.
 //!
-//! `read.rs` makes requests to read pages, `write.rs` and `change/write_back.rs` make requests to write pages,
-//! and pass them to the pager without a lock. `permit.rs` asks for permissions without a lock. The other functions are called with a lock of the file held:
-//! `kinds/direct.rs` gets frames of storage, `remove.rs` discards pages and asks for their release, and
-//! `mapping.rs` announces a new size. Such a call delays truncation of this file but no other file. A pager
-//! may sleep, except in `release` and `resized`. A new function of the trait needs a default body, because
-//! embedders implement the trait. `tests/munmap/hooks.rs` tests pagers that call the engine.
-//! `tests/files/reads.rs` and `tests/files/writes.rs` test pagers that hang or complete their requests later.
+//! `read.rs` makes requests to read pages, `write.rs` and `change/write_back.rs` make requests to write
+//! pages, and pass them to the pager without a lock. `permit.rs` asks for permissions without a lock. The
+//! other functions are called with a lock of the file held: `kinds/direct.rs` gets frames of storage,
+//! `remove.rs` discards pages and asks for their release, and `mapping.rs` announces a new size. Such a call
+//! delays truncation of this file but no other file. A pager may sleep, except in `release` and `resized`. A
+//! new function of the trait needs a default body, because embedders implement the trait.
+//! `tests/munmap/hooks.rs` tests pagers that call the engine. `tests/files/reads.rs` and
+//! `tests/files/writes.rs` test pagers that hang or complete their requests later.
 
 use super::{ForeignFrames, ReadRequest, WriteRefused, WriteRequest};
 use crate::{Pfn, platform::Platform};

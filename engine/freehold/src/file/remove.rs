@@ -221,8 +221,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages, and
-    /// that write-back finds each dirty page.
+    /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages,
+    /// and that write-back finds each dirty page.
     ///
     /// # Panics
     ///

@@ -5,8 +5,8 @@
 //! entries, and remove them again if a fault may have mapped the page in between. The invalidate lock, held
 //! for writing, and the lock of the frame exclude truncation and migration of this page, and the begin of a
 //! write. A write that is under way goes on without effect, and the page counts as lost, because the request
-//! has a reference. This file does not wait for the write. The tests `rmap::failure` (`engine/freehold/tests`)
-//! and `failure` (`shuttle_engine`) test this file.
+//! has a reference. This file does not wait for the write. The tests `rmap::failure`
+//! (`engine/freehold/tests`) and `failure` (`shuttle_engine`) test this file.
 
 use super::walk::Page;
 use crate::{

@@ -63,7 +63,7 @@ fn search_visits_only_leaves_with_marks() {
 }
 
 #[test]
-fn range_limits_what_a_search_begins_and_clears() {
+fn search_begins_and_clears_only_pages_of_its_range() {
     let (tree, mut marks) = (tree(0..2 * FAN as u64), Marks::default());
     (0..2 * FAN as u64).for_each(|page| mark(&tree, page));
     let middle = PageRange::new(PageIndex::new(1), PageIndex::new(FAN as u64 + 2));

@@ -38,8 +38,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The invalidate lock for reading, so that no truncation removes the page. For huge pages, the
     /// invalidate lock for writing, because shared page tables must be unshared. The frame's lock; a task
-    /// that fills the page or begins to write it back waits for this lock. The i_mmap lock for reading; locks of page
-    /// tables.
+    /// that fills the page or begins to write it back waits for this lock. The i_mmap lock for reading; locks
+    /// of page tables.
     pub(crate) fn exchange(&self, index: PageIndex, old: Pfn, new: Pfn) -> Result<(), MigrateError> {
         match self.huge {
             Some(_) => self.exchange_under(&self.invalidate.write(), index, old, new),

@@ -8,8 +8,8 @@
 //! wait    killably, without a lock, until no page of the range is being written
 //! ```
 //!
-//! The steps of the begin must have this order: a store after the first two faults and marks the page as dirty
-//! again, and the third finds every store before that. A page that turns out to be clean ends at once.
+//! The steps of the begin must have this order: a store after the first two faults and marks the page as
+//! dirty again, and the third finds every store before that. A page that turns out to be clean ends at once.
 //!
 //! A page that is dirty again while it is being written is not written a second time at once. The write-back
 //! that needs it waits for the first write and then looks again. Either that look begins the second write, or
@@ -27,7 +27,7 @@ use crate::{
     counted::Counted,
     error::SyncError,
     file::{
-        Mapping, WriteRequest,
+        File, Mapping, WriteRequest,
         cache::radix::{Stay, marks::Begun},
     },
     platform::Platform,
@@ -116,7 +116,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Implements [`write_back`](Self::write_back), apart from the report of failures.
-    pub(in crate::file) fn write_dirty(&self, pages: PageRange) -> Result<(), SyncError> {
+    fn write_dirty(&self, pages: PageRange) -> Result<(), SyncError> {
         if !self.is_written_back() {
             return Ok(());
         }
@@ -196,6 +196,53 @@ impl<P: Platform> Mapping<P> {
             let frames = &writes.frames[first..first + pages];
             self.send_write(WriteRequest::new(file.clone(), writes.base + first as u64, frames));
         }
+    }
+}
+
+impl<P: Platform> File<P> {
+    /// Writes back the dirty pages of this range and waits until they are stored (fsync), like
+    /// [`Mapping::write_back`]. Reports each failure once per open file, as Linux does.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Io` if a page of the file, inside or outside this range, could not be written, or if a
+    /// dirty page was lost, since this function last reported a failure for this open file. The failure may
+    /// have happened in another call, or in a write-back that no program asked for. A failure that no open
+    /// file has reported is also reported by a file that is opened later. Fails with `Killed` if a fatal
+    /// signal arrives; failures are then reported by the next call.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`Mapping::write_back`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, PageIndex, PageRange, Pfn, error::SyncError, file::*, platform::Platform};
+    /// # use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// static FULL: AtomicBool = AtomicBool::new(true);
+    /// struct Disk;
+    /// impl<P: Platform> Pager<P> for Disk {
+    /// #   fn reads_zeroes(&self) -> bool {
+    /// #       true
+    /// #   }
+    ///     fn write_page(&self, _: &P, _: PageIndex, _: Pfn) -> Result<(), IoError> {
+    ///         if FULL.load(SeqCst) { Err(IoError) } else { Ok(()) }
+    ///     }
+    /// }
+    /// let mapping = Mapping::new(&engine, Disk, PAGE_SIZE, false).unwrap();
+    /// let [a, b] = ["/a", "/a"].map(|name| File::new(&mapping, FileAccess::READ_WRITE, name).unwrap());
+    /// mapping.write_at(0, b"new").unwrap();
+    /// assert_eq!(a.sync(PageRange::ALL), Err(SyncError::Io));
+    /// FULL.store(false, SeqCst);
+    /// assert_eq!(a.sync(PageRange::ALL), Ok(()));
+    /// assert_eq!(b.sync(PageRange::ALL), Err(SyncError::Io), "once per open file");
+    /// assert_eq!(b.sync(PageRange::ALL), Ok(()));
+    /// ```
+    pub fn sync(&self, pages: PageRange) -> Result<(), SyncError> {
+        self.mapping().write_dirty(pages)?;
+        if self.mapping().dirty.tell(&self.told) { Err(SyncError::Io) } else { Ok(()) }
     }
 }
 
