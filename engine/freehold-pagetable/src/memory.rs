@@ -16,11 +16,11 @@ use freehold_sync::{Host, RawSpin};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutOfTables;
 
-/// Allocates a table. Sends a message if there is no memory, because callers pass the failure on in several
-/// ways.
+/// Allocates a table of the space with this root table. Sends a message if there is no memory, because
+/// callers pass the failure on in several ways.
 #[inline]
-pub(crate) fn alloc_table<M: TableMemory>(memory: &M) -> Result<Pfn, OutOfTables> {
-    let table = memory.alloc_table();
+pub(crate) fn alloc_table<M: TableMemory>(memory: &M, root: Option<Pfn>) -> Result<Pfn, OutOfTables> {
+    let table = memory.alloc_table(root);
     #[cfg(feature = "log")]
     if table.is_err() {
         log::warn!("the platform has no frame for a page table");
@@ -168,11 +168,16 @@ impl Default for TableMeta {
 ///   matter.
 #[expect(unsafe_code, reason = "an implementation must keep the contract on memory")]
 pub unsafe trait TableMemory: Host {
-    /// Allocates a new, empty table.
+    /// Allocates a new, empty table of the space with this root table. `None` means that the new table is the
+    /// root of a new space.
+    ///
+    /// A memory that accounts tables charges the table to that space until [`free_table`](Self::free_table).
+    /// A table that other spaces also use by then stays charged to the space that allocated it.
     ///
     /// # Errors
-    /// Fails with [`OutOfTables`] if there is no memory. Nothing has changed then.
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables>;
+    /// Fails with [`OutOfTables`] if there is no memory, or if the space may have no more tables. Nothing has
+    /// changed then.
+    fn alloc_table(&self, root: Option<Pfn>) -> Result<Pfn, OutOfTables>;
 
     /// Frees a table. This crate leaves every entry empty (in a root, including the kernel's half). So the
     /// memory may hand out the table again without zeroing it. The record needs a

@@ -61,7 +61,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory for the root table.
     pub fn new(memory: &M) -> Result<Self, OutOfTables> {
-        Ok(PageTable { root: alloc_table(memory)?, format: PhantomData })
+        Ok(PageTable { root: alloc_table(memory, None)?, format: PhantomData })
     }
 
     /// Returns the root table, for the register at which the hardware starts.
@@ -244,7 +244,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
             let raw = slot.load(Ordering::Acquire);
             let pfn = match F::kind(raw, level) {
                 Kind::Table { pfn } => pfn,
-                Kind::None => Self::install_table(memory, slot, level)?,
+                Kind::None => Self::install_table(memory, self.root, slot, level)?,
                 Kind::Leaf { .. } => return Err(TableError::Huge(level)),
                 Kind::Marker { .. } => return Err(TableError::Marker(level)),
             };
@@ -254,11 +254,16 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         Ok(Self::entry_table(memory, table, address, parent))
     }
 
-    /// Links a new table into an empty slot of an upper level. Several tasks may try at the same time; one
-    /// table stays linked, and the others are freed.
+    /// Links a new table of the space with this root into an empty slot of an upper level. Several tasks may
+    /// try at the same time; one table stays linked, and the others are freed.
     #[cold]
-    pub(crate) fn install_table(memory: &M, slot: &AtomicU64, level: Level) -> Result<Pfn, TableError> {
-        let new = alloc_table(memory)?;
+    pub(crate) fn install_table(
+        memory: &M,
+        root: Pfn,
+        slot: &AtomicU64,
+        level: Level,
+    ) -> Result<Pfn, TableError> {
+        let new = alloc_table(memory, Some(root))?;
         // Release on success: pairs with the acquire of every walk, so the table is seen zeroed. Acquire on
         // failure: pairs with the release of the task that linked another table first, because the caller
         // continues in that table.

@@ -29,13 +29,14 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     /// leaf before it calls this function.)
     ///
     /// Uses a table that was [deposited](crate::EntryGuard::deposit) for this purpose, if there is one.
+    /// Otherwise allocates a table of the space with this root.
     ///
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory for the table. Nothing has changed then.
     ///
     /// # Panics
     /// Panics for a table of the lowest level.
-    pub fn split(self, address: VirtAddr) -> Result<bool, OutOfTables> {
+    pub fn split(self, root: Pfn, address: VirtAddr) -> Result<bool, OutOfTables> {
         let mut own = None;
         loop {
             if !self.peek(address).is_leaf(Self::LEVEL) {
@@ -49,7 +50,7 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
                 // Allocate without the lock. If the next round finds a deposited table, the allocated table
                 // is freed at the end, also without the lock.
                 drop(guard);
-                own = Some(PreallocatedTable::try_new(self.memory)?);
+                own = Some(PreallocatedTable::try_new(self.memory, root)?);
                 continue;
             };
             replace_leaf_by_table::<F>(self.entry(address), Self::LEVEL, new.into_pfn(), self.memory);
@@ -73,12 +74,12 @@ pub struct PreallocatedTable<'m, M: TableMemory> {
 }
 
 impl<'m, M: TableMemory> PreallocatedTable<'m, M> {
-    /// Allocates a table.
+    /// Allocates a table of the space with this root.
     ///
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory.
-    pub fn try_new(memory: &'m M) -> Result<Self, OutOfTables> {
-        Ok(PreallocatedTable { memory, table: alloc_table(memory)? })
+    pub fn try_new(memory: &'m M, root: Pfn) -> Result<Self, OutOfTables> {
+        Ok(PreallocatedTable { memory, table: alloc_table(memory, Some(root))? })
     }
 
     /// Returns the number of the table.

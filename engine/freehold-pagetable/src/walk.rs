@@ -233,7 +233,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
     /// entry again.
     #[inline(never)]
     fn make(&self, entry: &AtomicU64, level: Level) -> Result<(), WalkEnd> {
-        match PageTable::<F, M>::install_table(self.memory, entry, level) {
+        match PageTable::<F, M>::install_table(self.memory, self.tables.root(), entry, level) {
             Err(TableError::OutOfTables) => Err(WalkEnd::OutOfTables),
             // The table was created, or another task filled the entry: the caller loads the entry again.
             Ok(_) | Err(TableError::Huge(_) | TableError::Marker(_)) => Ok(()),
@@ -258,13 +258,13 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         let tables = self.tables;
         let table = if level == Level::Pmd {
             let Some(table) = tables.pmd_table(self.memory, address) else { return Ok(false) };
-            if split && table.split(address).map_err(|_| WalkEnd::OutOfTables)? {
+            if split && table.split(tables.root(), address).map_err(|_| WalkEnd::OutOfTables)? {
                 return Ok(false);
             }
             LockedTable::Pmd(table.lock())
         } else {
             let Some(table) = tables.pud_table(self.memory, address) else { return Ok(false) };
-            if split && table.split(address).map_err(|_| WalkEnd::OutOfTables)? {
+            if split && table.split(tables.root(), address).map_err(|_| WalkEnd::OutOfTables)? {
                 return Ok(false);
             }
             LockedTable::Pud(table.lock())

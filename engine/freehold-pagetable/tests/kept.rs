@@ -35,7 +35,7 @@ fn with_leaves(memory: &Memory, leaves: std::ops::Range<u64>, kept: usize) -> Ta
         tables.pmd_table_alloc(memory, at(huge)).unwrap().lock().install(at(huge), leaf).unwrap();
     }
     let mut guard = tables.pmd_table(memory, at(leaves.start)).unwrap().lock();
-    (0..kept).for_each(|_| guard.deposit(PreallocatedTable::try_new(memory).unwrap()));
+    (0..kept).for_each(|_| guard.deposit(PreallocatedTable::try_new(memory, Pfn::new(0)).unwrap()));
     drop(guard);
     tables
 }
@@ -55,13 +55,13 @@ fn a_split_with_a_deposited_table_needs_no_memory() {
     let live = memory.live();
     for huge in [2, 0] {
         memory.fail_after(0);
-        assert_eq!(tables.pmd_table(&memory, at(huge)).unwrap().split(at(huge)), Ok(true));
+        assert_eq!(tables.pmd_table(&memory, at(huge)).unwrap().split(tables.root(), at(huge)), Ok(true));
         assert_eq!(found(&memory, &tables, huge, 77), (77, Level::Pte));
     }
     // The third split needs an allocation. The first attempt fails, and the leaf stays; the second succeeds.
-    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(at(1)), Err(OutOfTables));
+    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(tables.root(), at(1)), Err(OutOfTables));
     assert_eq!((found(&memory, &tables, 1, 77), memory.live()), ((77, Level::Pmd), live));
-    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(at(1)), Ok(true));
+    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(tables.root(), at(1)), Ok(true));
     assert_eq!(memory.live(), live + 1);
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
@@ -70,7 +70,7 @@ fn a_split_with_a_deposited_table_needs_no_memory() {
 fn each_deposited_table_is_withdrawn_once_and_empty() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 0..2, 0);
-    let spares: Vec<_> = (0..3).map(|_| PreallocatedTable::try_new(&memory).unwrap()).collect();
+    let spares: Vec<_> = (0..3).map(|_| PreallocatedTable::try_new(&memory, Pfn::new(0)).unwrap()).collect();
     let made: Vec<Pfn> = spares.iter().map(PreallocatedTable::pfn).collect();
     let live = memory.live();
     let mut guard = tables.pmd_table(&memory, at(0)).unwrap().lock();
@@ -93,9 +93,9 @@ fn a_deposited_table_serves_only_its_own_table() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 511..513, 1);
     memory.fail_after(0);
-    assert_eq!(tables.pmd_table(&memory, at(512)).unwrap().split(at(512)), Err(OutOfTables));
+    assert_eq!(tables.pmd_table(&memory, at(512)).unwrap().split(tables.root(), at(512)), Err(OutOfTables));
     memory.fail_after(0);
-    assert_eq!(tables.pmd_table(&memory, at(511)).unwrap().split(at(511)), Ok(true));
+    assert_eq!(tables.pmd_table(&memory, at(511)).unwrap().split(tables.root(), at(511)), Ok(true));
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
@@ -104,7 +104,7 @@ fn a_deposited_table_serves_only_its_own_table() {
 fn a_table_from_another_memory_is_refused() {
     let (memory, other) = (Memory::new(16), Memory::new(16));
     let tables = with_leaves(&memory, 0..1, 0);
-    let spare = PreallocatedTable::try_new(&other).unwrap();
+    let spare = PreallocatedTable::try_new(&other, Pfn::new(0)).unwrap();
     tables.pmd_table(&memory, at(0)).unwrap().lock().deposit(spare);
 }
 

@@ -208,7 +208,10 @@ fn c62_a_split_keeps_the_translation_and_the_dirty_bit() {
         table.lock().install(at(0), P::leaf(Level::Pmd, Pfn::new(8), RW)).unwrap();
         let other = Arc::clone(&world);
         let hardware = thread::spawn(move || other.walk(Access::WRITE));
-        assert_eq!(world.tables.pmd_table(&world.memory, at(0)).unwrap().split(at(0)), Ok(true));
+        assert_eq!(
+            world.tables.pmd_table(&world.memory, at(0)).unwrap().split(world.tables.root(), at(0)),
+            Ok(true)
+        );
         assert_eq!(hardware.join().unwrap(), Ok(Pfn::new(8)));
         assert!(world.flags().contains(PteFlags::DIRTY));
     });
@@ -221,8 +224,9 @@ fn c62_two_splits_install_one_table() {
         let world = World::new();
         let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
         table.lock().install(at(0), P::leaf(Level::Pmd, Pfn::new(8), RW)).unwrap();
-        let split =
-            |world: &World| world.tables.pmd_table(&world.memory, at(0)).unwrap().split(at(0)).unwrap();
+        let split = |world: &World| {
+            world.tables.pmd_table(&world.memory, at(0)).unwrap().split(world.tables.root(), at(0)).unwrap()
+        };
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || split(&other));
         let mine = split(&world);

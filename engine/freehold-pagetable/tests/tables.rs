@@ -137,17 +137,21 @@ fn splitting_changes_no_translation() {
         }
     };
     look(Level::Pud);
-    assert_eq!(tables.pud_table(&memory, at).unwrap().split(at), Ok(true));
-    assert_eq!(tables.pud_table(&memory, at).unwrap().split(at), Ok(false), "the leaf is now a table");
+    assert_eq!(tables.pud_table(&memory, at).unwrap().split(tables.root(), at), Ok(true));
+    assert_eq!(
+        tables.pud_table(&memory, at).unwrap().split(tables.root(), at),
+        Ok(false),
+        "the leaf is now a table"
+    );
     look(Level::Pmd);
     for page in probes {
         let probe = at.checked_add(page * PAGE_SIZE).unwrap();
-        tables.pmd_table(&memory, probe).unwrap().split(probe).unwrap();
+        tables.pmd_table(&memory, probe).unwrap().split(tables.root(), probe).unwrap();
     }
     look(Level::Pte);
     memory.fail_after(0);
     let last = at.checked_add(100 << 21).unwrap();
-    assert_eq!(tables.pmd_table(&memory, last).unwrap().split(last), Err(OutOfTables));
+    assert_eq!(tables.pmd_table(&memory, last).unwrap().split(tables.root(), last), Err(OutOfTables));
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 

@@ -178,10 +178,10 @@ impl World<'_> {
 
     fn split_at(&self, at: VirtAddr) {
         if let Some(table) = self.tables.pud_table(self.memory, at) {
-            table.split(at).unwrap();
+            table.split(self.tables.root(), at).unwrap();
         }
         if let Some(table) = self.tables.pmd_table(self.memory, at) {
-            table.split(at).unwrap();
+            table.split(self.tables.root(), at).unwrap();
         }
     }
 

@@ -52,7 +52,7 @@ impl<P: Platform> VmSpace<P> {
                     None => return Ok(range.end()),
                 },
                 Kind::Leaf { .. } if level == Level::Pmd => {
-                    let spare = PreallocatedTable::try_new(self.platform())?;
+                    let spare = PreallocatedTable::try_new(self.platform(), child.root())?;
                     let target = child.pmd_table_alloc(address).map_err(|_| NoMemory)?;
                     let Some(source) = self.pmd_table(address) else { continue };
                     let (mut source, target) = source.lock_two(target);

@@ -10,7 +10,7 @@ use crate::{
     AnonPage, Fork, ForkGather, HugePageSize, MigrationEntry, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
     frame::ShareError,
     is_wp_marker,
-    platform::Platform,
+    platform::{PageOwner, Platform},
     write_protect::{is_protected, protected, unprotected},
 };
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
@@ -136,7 +136,7 @@ impl<P: Platform> VmSpace<P> {
         let level = how.level;
         for address in pages(range, level).filter(|address| self.large_entry(*address, level).is_some()) {
             child.large_table(address, level)?;
-            let copy = self.child_entry(address, how, &known, gather)?;
+            let copy = self.child_entry(address, how, child, &known, gather)?;
             let Some(copy) = copy else { continue };
             // A walk of the reverse map reaches this entry after the parent's entry. The walk therefore
             // applies a change of the parent's entry here as well.
@@ -158,6 +158,7 @@ impl<P: Platform> VmSpace<P> {
         &self,
         address: VirtAddr,
         LargeFork { level, fork, rights }: LargeFork,
+        child: &VmSpace<P>,
         known: impl Fn(u64) -> AnonPage,
         gather: &mut ForkGather<'_, P>,
     ) -> Result<Option<Pte<P::Format>>, NoMemory> {
@@ -176,7 +177,7 @@ impl<P: Platform> VmSpace<P> {
                 gather.flush();
                 drop(leaf);
                 let marked = if fork.uffd_wp { flags & PteFlags::UFFD_WP } else { PteFlags::empty() };
-                let copy = self.copy_pinned(known(address.get()), rights | marked, pfn, level);
+                let copy = self.copy_pinned(child, known(address.get()), rights | marked, pfn, level);
                 self.restore_rights(address, pfn, level, flags & PteFlags::WRITE);
                 copy.map(Some)
             }
@@ -196,21 +197,23 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Returns the child's entry for a copy of a pinned page, which the parent keeps. The copy shows the page
-    /// at one moment: no processor of the parent can store to the page during the copy, and no task can fault
-    /// here.
+    /// Returns the entry of `child` for a copy of a pinned page, which the parent keeps. The copy shows the
+    /// page at one moment: no processor of the parent can store to the page during the copy, and no task can
+    /// fault here.
     ///
     /// # Errors
     ///
-    /// Fails if the pool has no page that is not reserved.
+    /// Fails if the pool has no page that is not reserved, or if the charge is refused.
     fn copy_pinned(
         &self,
+        child: &VmSpace<P>,
         page: AnonPage,
         rights: PteFlags,
         pfn: Pfn,
         level: Level,
     ) -> Result<Pte<P::Format>, NoMemory> {
-        let new = self.memory().take_huge_page(HugePageSize::of_level(level), false);
+        let owner = PageOwner::Space(child.mmu());
+        let new = self.memory().take_huge_page(HugePageSize::of_level(level), false, owner, None);
         let new = new.map_err(|_| NoMemory)?;
         let frame = self.platform().frame(new);
         frame.init_anon(page);

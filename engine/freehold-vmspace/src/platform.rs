@@ -79,7 +79,7 @@
 //! | `alloc_table`, `alloc_frames`, `alloc_run`, `withdraw_frame` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `space_created`, `space_ending` | no context, not even L | yes | yes | |
 //! | `memory_short` | no context, not even L | yes | yes | may call the engine |
-//! | `charge`, `uncharge` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
+//! | `charge`, `uncharge`, `charge_huge_page`, `uncharge_huge_page` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `nodes`, `node_of` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
@@ -170,9 +170,10 @@ pub unsafe trait Platform: TableMemory + Host {
     /// continue with smaller pages, it does so instead. The number of charged frames is exact at every
     /// moment: a frame in the engine's cache of free frames is not charged.
     ///
-    /// A platform that needs the owner again in [`uncharge`](Self::uncharge) stores it by frame number. Not
-    /// charged are page tables, huge pages of pools, frames of zeroes, and frames that the engine does not
-    /// own. The default accepts all.
+    /// A platform that needs the owner again in [`uncharge`](Self::uncharge) stores it by frame number. Page
+    /// tables are charged by [`alloc_table`](TableMemory::alloc_table), and huge pages of pools by
+    /// [`charge_huge_page`](Self::charge_huge_page). Frames of zeroes and frames that the engine does not own
+    /// are not charged. The default accepts all.
     fn charge(&self, owner: PageOwner<'_, Self::Mmu>, first: Pfn, frames: u64) -> bool {
         let _ = (owner, first, frames);
         true
@@ -183,6 +184,23 @@ pub unsafe trait Platform: TableMemory + Host {
     /// [`free_frames`](Self::free_frames).
     fn uncharge(&self, frames: &[Pfn]) {
         let _ = frames;
+    }
+
+    /// Charges a huge page of a pool, which has `frames` frames, to its owner. Returns false if the owner may
+    /// not have more huge pages. A refusal has the same effect as that of [`charge`](Self::charge).
+    ///
+    /// The pool allocated the frames earlier, so Linux counts such pages separately (the controller of
+    /// hugetlb). A page is charged from the moment at which it leaves the pool for a fault, a file or a move
+    /// until it is in the pool again or is freed. Reservations and free pages of the pool are not charged.
+    /// The default accepts all.
+    fn charge_huge_page(&self, owner: PageOwner<'_, Self::Mmu>, first: Pfn, frames: u64) -> bool {
+        let _ = (owner, first, frames);
+        true
+    }
+
+    /// Ends the charge of a huge page of a pool. Called after the last reference was dropped.
+    fn uncharge_huge_page(&self, first: Pfn, frames: u64) {
+        let _ = (first, frames);
     }
 
     /// Makes memory free for an operation that has found none, or lets the operation fail.

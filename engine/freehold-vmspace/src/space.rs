@@ -120,6 +120,12 @@ impl<P: Platform> VmSpace<P> {
         &self.tlb.mmu
     }
 
+    /// Returns the number of the root table, which identifies the space for the accounting of its tables.
+    #[inline]
+    pub fn root(&self) -> Pfn {
+        self.table.root()
+    }
+
     /// Returns the number of resident pages by kind. The result is exact if no task changes the counts during
     /// the call.
     pub fn rss(&self) -> Rss {

@@ -98,6 +98,32 @@ fn page_moves_to_a_node() {
 }
 
 #[test]
+fn huge_page_of_a_pool_moves_to_a_node_or_stays() {
+    with_nodes(|engine, space| {
+        let flags = ANON | MapFlags::FIXED | MapFlags::HUGETLB;
+        let pool = engine.huge_pool(HugePageSize::Mib2);
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, Some(1)), 1);
+        space.mmap(BASE, HUGE, RW, flags, None, 0).unwrap();
+        space.handle_fault(BASE, Access::WRITE).unwrap();
+        let node = || engine.platform().node_of(space.frame_at(BASE).unwrap());
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, Some(2)), 1);
+        assert_eq!(node(), 1);
+        // Node 3 has no page of the pool, although node 2 has one.
+        let page = || space.frame_at(BASE).unwrap();
+        assert_eq!(engine.migrate_to(page(), 3), Err(MigrateError::OutOfMemory));
+        assert_eq!((node(), pool.counts(Some(2)).free), (1, 1));
+        engine.migrate_to(page(), 2).unwrap();
+        assert_eq!((node(), pool.counts(Some(1)).free), (2, 1));
+        // The pool may grow on node 3.
+        pool.set_overcommit(1);
+        engine.migrate_to(page(), 3).unwrap();
+        assert_eq!((node(), pool.counts(Some(3)).total), (3, 1));
+        space.munmap(BASE, HUGE).unwrap();
+        assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 0, None), 0);
+    });
+}
+
+#[test]
 fn pool_has_huge_pages_on_the_requested_node() {
     with_nodes(|engine, _| {
         assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 2, Some(3)), 2);

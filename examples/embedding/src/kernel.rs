@@ -239,7 +239,7 @@ unsafe impl Host for Board {
 // SAFETY: each frame that leaves the free list has one owner. Records and memory do not move while the board
 // lives, and invalid frame numbers panic.
 unsafe impl TableMemory for Board {
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+    fn alloc_table(&self, _: Option<Pfn>) -> Result<Pfn, OutOfTables> {
         let table = lock(&self.free).pop().ok_or(OutOfTables)?;
         self.zero_frame(table);
         Ok(table)

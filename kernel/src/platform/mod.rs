@@ -193,7 +193,7 @@ fn bytes(pfn: Pfn) -> *mut u8 {
 // SAFETY: the allocator gives each frame to one owner. Records do not move. The functions panic on a frame
 // number that does not exist.
 unsafe impl TableMemory for Machine {
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+    fn alloc_table(&self, _: Option<Pfn>) -> Result<Pfn, OutOfTables> {
         let Some(table) = frames::alloc_for_program(0).map(Pfn::new) else {
             charge::refused();
             return Err(OutOfTables);

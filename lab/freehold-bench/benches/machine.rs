@@ -29,11 +29,11 @@ struct Setup {
 /// Creates a space with one table of 512 mapped pages at `AT`.
 fn setup(config: MachineConfig) -> Setup {
     let machine = Machine::new(config).unwrap();
-    let mut table = machine.alloc_table().unwrap();
+    let mut table = machine.alloc_table(None).unwrap();
     let mmu = machine.space_created(table).unwrap();
     let address = VirtAddr::new(AT);
     for level in [Level::P4d, Level::Pud, Level::Pmd] {
-        let next = machine.alloc_table().unwrap();
+        let next = machine.alloc_table(None).unwrap();
         machine.table(table).entry(address.index(level)).store(X86_4::table(next), SeqCst);
         table = next;
     }
@@ -124,7 +124,7 @@ fn memory(c: &mut Criterion) {
         group.throughput(Throughput::Elements(1));
         group.bench_function("a table", |b| {
             b.iter(|| {
-                let table = machine.alloc_table().unwrap();
+                let table = machine.alloc_table(None).unwrap();
                 // SAFETY: just allocated and not in use.
                 unsafe { machine.free_table(table) }
             })

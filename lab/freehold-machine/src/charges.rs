@@ -1,12 +1,15 @@
-//! The owners of charged frames, which the engine names in `Platform::charge`, and the oracle of charges.
+//! The owners of charged frames, page tables and huge pages, which the engine names in `Platform::charge`,
+//! `TableMemory::alloc_table` and `Platform::charge_huge_page`, and the oracle of charges.
 //!
 //! With [oracles](crate::MachineConfig), the machine stores the owner of each charged frame, and panics if
 //! the engine
 //!
 //! - charges a frame that is charged,
 //! - ends the charge of a frame that is not charged,
-//! - frees a charged frame, or
-//! - names the owner of a frame that is not charged.
+//! - frees a charged frame,
+//! - names the owner of a frame that is not charged,
+//! - allocates a table for a root that is not the root of a space, or
+//! - does one of the first four for a huge page of a pool, whose first frame stands for the page.
 //!
 //! A test may limit an owner by [`set_charge_limit`](Machine::set_charge_limit). Without oracles, all charges
 //! are accepted and none is stored. The owners are the host's atomics, so the checker of schedules and the
@@ -18,7 +21,7 @@ use crate::{
     inner::Inner,
 };
 use freehold::platform::{FileId, PageOwner};
-use freehold_pagetable::{Format, Pfn};
+use freehold_pagetable::{Format, OutOfTables, Pfn};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -32,6 +35,28 @@ pub enum Owner {
     File(FileId),
     /// A space without an MMU.
     Caller,
+    /// The page tables of the address space with this root table, which is one of them.
+    Tables(Pfn),
+    /// The huge pages of pools in private memory of the address space with this root table.
+    SpaceHugePages(Pfn),
+    /// The huge pages of pools in the cache of this file.
+    FileHugePages(FileId),
+}
+
+impl Owner {
+    /// Returns the account of this owner's huge pages.
+    fn of_huge_pages(self) -> Self {
+        match self {
+            Owner::Space(root) => Owner::SpaceHugePages(root),
+            Owner::File(file) => Owner::FileHugePages(file),
+            other => other,
+        }
+    }
+
+    /// Returns true for an account of pages, and false for one of tables or huge pages.
+    fn has_pages(&self) -> bool {
+        matches!(self, Owner::Space(_) | Owner::File(_) | Owner::Caller)
+    }
 }
 
 /// A function that decides whether an owner, which has a number of charged frames, may have more. The second
@@ -42,6 +67,8 @@ pub type ChargeLimit = dyn Fn(Owner, u64, u64) -> bool + Send + Sync;
 pub(crate) struct Charges {
     /// For each frame, the number of its owner in `owners`, or 0. Empty without oracles.
     frames: LazyArray<AtomicU64>,
+    /// For each table, the number of its owner, or 0. Empty without oracles.
+    tables: LazyArray<AtomicU64>,
     state: Lock<State>,
 }
 
@@ -50,6 +77,8 @@ struct State {
     /// The owners so far, and their numbers of frames.
     owners: Vec<(Owner, u64)>,
     numbers: BTreeMap<Owner, u64>,
+    /// For the first frame of each charged huge page, the number of its owner, and the number of frames.
+    huge_pages: BTreeMap<Pfn, (u64, u64)>,
     limit: Option<Arc<ChargeLimit>>,
 }
 
@@ -62,12 +91,25 @@ impl State {
             owners.len() as u64
         })
     }
+
+    /// Adds `frames` to the count of the owner with this number. Returns false if the limit refuses.
+    fn add(&mut self, number: u64, frames: u64) -> bool {
+        let (owner, count) = &mut self.owners[number as usize - 1];
+        let is_allowed = self.limit.as_ref().is_none_or(|limit| limit(*owner, *count, frames));
+        *count += if is_allowed { frames } else { 0 };
+        is_allowed
+    }
+
+    /// Subtracts `frames` from the count of the owner with this number.
+    fn subtract(&mut self, number: u64, frames: u64) {
+        self.owners[number as usize - 1].1 -= frames;
+    }
 }
 
 impl Charges {
-    pub(crate) fn new(frames: usize, oracles: bool) -> std::io::Result<Self> {
-        let frames = LazyArray::new(if oracles { frames } else { 1 }, false)?;
-        Ok(Charges { frames, state: Lock::new(State::default()) })
+    pub(crate) fn new(frames: usize, tables: usize, oracles: bool) -> std::io::Result<Self> {
+        let words = |count| LazyArray::new(if oracles { count } else { 1 }, false);
+        Ok(Charges { frames: words(frames)?, tables: words(tables)?, state: Lock::new(State::default()) })
     }
 }
 
@@ -97,13 +139,10 @@ impl<F: Format> Inner<F> {
                 }
                 _ => state.number(Owner::Caller),
             };
-            let (owner, count) = state.owners[number as usize - 1];
-            if let Some(limit) = &state.limit
-                && !limit(owner, count, frames)
-            {
+            if !state.add(number, frames) {
                 return false;
             }
-            state.owners[number as usize - 1].1 += frames;
+            let owner = state.owners[number as usize - 1].0;
             for pfn in (0..frames).map(|n| first.add(n)) {
                 let before = self.charge_of(pfn).swap(number, SeqCst);
                 assert_eq!(before, 0, "{pfn:?} is charged to {owner:?} although it is charged already");
@@ -126,14 +165,93 @@ impl<F: Format> Inner<F> {
         for pfn in frames {
             let number = self.charge_of(*pfn).swap(0, SeqCst);
             assert_ne!(number, 0, "the charge of {pfn:?} ends, but it is not charged");
-            state.owners[number as usize - 1].1 -= 1;
+            state.subtract(number, 1);
+        }
+    }
+
+    /// The word of a table in `Charges::tables`.
+    fn table_charge_of(&self, table: Pfn) -> &AtomicU64 {
+        self.charges.tables.get(self.tables.index_of(table)).expect("an element for each table")
+    }
+
+    /// Charges a table to the space with this root, which may be the table itself. Fails if the limit of the
+    /// space refuses.
+    pub(crate) fn charge_table(&self, root: Pfn, table: Pfn) -> Result<(), OutOfTables> {
+        if !self.config.oracles {
+            return Ok(());
+        }
+        exempt(|| {
+            let mut state = self.charges.state.lock();
+            let number = state.number(Owner::Tables(root));
+            if root != table {
+                let of_root = self.table_charge_of(root).load(SeqCst);
+                assert_eq!(of_root, number, "a table is allocated for {root:?}, which is not a root");
+            }
+            if !state.add(number, 1) {
+                return Err(OutOfTables);
+            }
+            let before = self.table_charge_of(table).swap(number, SeqCst);
+            assert_eq!(before, 0, "{table:?} is charged to {root:?} although it is charged already");
+            Ok(())
+        })
+    }
+
+    /// Ends the charge of a table that is freed. A root that never became a space is not charged.
+    pub(crate) fn uncharge_table(&self, table: Pfn) {
+        if self.config.oracles {
+            let number = self.table_charge_of(table).swap(0, SeqCst);
+            if number != 0 {
+                self.charges.state.lock().subtract(number, 1);
+            }
+        }
+    }
+
+    /// Charges a huge page. Returns false if the limit of the owner refuses.
+    pub(crate) fn charge_huge_page(&self, owner: PageOwner<'_, Mmu<F>>, first: Pfn, frames: u64) -> bool {
+        if !self.config.oracles {
+            return true;
+        }
+        exempt(|| {
+            let mut state = self.charges.state.lock();
+            let number = match owner {
+                PageOwner::Space(mmu) => state.number(Owner::Space(mmu.root()).of_huge_pages()),
+                PageOwner::File(file) => state.number(Owner::File(file).of_huge_pages()),
+                PageOwner::SameAs(from) => {
+                    state.huge_pages.get(&from).unwrap_or_else(|| panic!("{from:?} has no owner")).0
+                }
+                other => panic!("a huge page of {other:?}"),
+            };
+            if !state.add(number, frames) {
+                return false;
+            }
+            let before = state.huge_pages.insert(first, (number, frames));
+            assert_eq!(before, None, "the huge page {first:?} is charged although it is charged already");
+            true
+        })
+    }
+
+    /// Ends the charge of a huge page.
+    pub(crate) fn uncharge_huge_page(&self, first: Pfn, frames: u64) {
+        if self.config.oracles {
+            exempt(|| {
+                let mut state = self.charges.state.lock();
+                let charged = state.huge_pages.remove(&first);
+                let (number, count) =
+                    charged.unwrap_or_else(|| panic!("the charge of {first:?} ends, but it is not charged"));
+                assert_eq!(count, frames, "frames of the huge page {first:?}");
+                state.subtract(number, frames);
+            });
         }
     }
 
     /// Checks that frames that are freed are not charged.
     pub(crate) fn assert_uncharged(&self, frames: &[Pfn]) {
+        let state = self.charges.state.lock();
         for pfn in frames {
             assert_eq!(self.charge_of(*pfn).load(SeqCst), 0, "{pfn:?} is freed while it is charged");
+            let below = state.huge_pages.range(..=*pfn).next_back();
+            let inside = below.filter(|(first, (_, frames))| pfn.get() - first.get() < *frames);
+            assert_eq!(inside, None, "{pfn:?} is freed while its huge page is charged");
         }
     }
 }
@@ -151,7 +269,7 @@ impl<F: Format> Machine<F> {
         state.numbers.get(&owner).map_or(0, |number| state.owners[*number as usize - 1].1)
     }
 
-    /// Returns the number of frames that are charged to any owner.
+    /// Returns the number of frames that are charged to any owner, without tables and huge pages of pools.
     ///
     /// # Panics
     ///
@@ -159,7 +277,21 @@ impl<F: Format> Machine<F> {
     pub fn charged_in_all(&self) -> u64 {
         let inner = self.inner();
         assert!(inner.config.oracles, "a machine with oracles");
-        inner.charges.state.lock().owners.iter().map(|(_, count)| count).sum()
+        let state = inner.charges.state.lock();
+        state.owners.iter().filter(|(owner, _)| owner.has_pages()).map(|(_, count)| count).sum()
+    }
+
+    /// Returns the number of tables that are charged to any space.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the machine has no oracles.
+    pub fn charged_tables(&self) -> u64 {
+        let inner = self.inner();
+        assert!(inner.config.oracles, "a machine with oracles");
+        let state = inner.charges.state.lock();
+        let of_tables = |(owner, _): &&(Owner, u64)| matches!(owner, Owner::Tables(_));
+        state.owners.iter().filter(of_tables).map(|(_, count)| count).sum()
     }
 
     /// Sets the function that limits the charges of owners, or removes it. It must not call the engine.

@@ -124,7 +124,7 @@ impl<F: Format> Inner<F> {
             devices: Lock::new(Vec::new()),
             has_devices: AtomicBool::new(false),
             memory_short: Lock::new(None),
-            charges: Charges::new(frames, config.oracles)?,
+            charges: Charges::new(frames, tables, config.oracles)?,
             kernel: None,
             format: PhantomData,
         };
@@ -245,6 +245,7 @@ impl<F: Format> Inner<F> {
 
     /// Frees a table in the same order as `free_frames`, and resets the record of the table.
     pub(crate) fn free_table(&self, table: Pfn) {
+        self.uncharge_table(table);
         self.tables.retire(&[table]);
         if self.config.oracles {
             oracle::table_freed(self, table);

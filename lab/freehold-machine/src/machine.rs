@@ -224,9 +224,14 @@ unsafe impl<F: Format> Host for Machine<F> {
 // SAFETY: the pool hands a table number to one caller at a time, and a free table is all zero with a reset
 // record. Memory and records do not move while a handle lives. Numbers outside the pool panic.
 unsafe impl<F: Format> TableMemory for Machine<F> {
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+    fn alloc_table(&self, root: Option<Pfn>) -> Result<Pfn, OutOfTables> {
         context::check("alloc_table", context::SLEEPS);
-        self.inner.alloc_table().ok_or(OutOfTables)
+        let table = self.inner.alloc_table().ok_or(OutOfTables)?;
+        // A root is charged when its space is created.
+        if let Some(root) = root {
+            self.inner.charge_table(root, table).inspect_err(|_| self.inner.free_table(table))?;
+        }
+        Ok(table)
     }
 
     unsafe fn free_table(&self, table: Pfn) {
@@ -312,6 +317,16 @@ unsafe impl<F: Format> Platform for Machine<F> {
         self.inner.uncharge(frames);
     }
 
+    fn charge_huge_page(&self, owner: PageOwner<'_, Mmu<F>>, first: Pfn, frames: u64) -> bool {
+        context::check("charge_huge_page", context::SLEEPS);
+        self.inner.charge_huge_page(owner, first, frames)
+    }
+
+    fn uncharge_huge_page(&self, first: Pfn, frames: u64) {
+        context::check("uncharge_huge_page", context::SLEEPS);
+        self.inner.uncharge_huge_page(first, frames);
+    }
+
     fn memory_short(&self, shortage: &MemoryShortage<'_, Mmu<F>>) -> ShortageAnswer {
         context::check("memory_short", context::SLEEPS);
         let answer = self.inner.memory_short.lock().clone();
@@ -388,6 +403,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         if host::local(|local| local.allocation_fails()) {
             return None;
         }
+        self.inner.charge_table(root, root).ok()?;
         let mmu = Mmu::new(&self.inner, root)?;
         if let Some(kernel) = &self.inner.kernel {
             kernel.join(&self.inner, root)?;

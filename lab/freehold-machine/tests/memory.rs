@@ -51,7 +51,7 @@ fn exhausted_memory_refuses_frames_and_tables() {
         let machine = Machine::new(MachineConfig::backed(10 * PAGE).tables(3 * PAGE)).unwrap();
         assert_eq!(take(&machine, 64).len(), 10);
         assert_eq!(take(&machine, 1), []);
-        let tables: Vec<_> = std::iter::from_fn(|| machine.alloc_table().ok()).collect();
+        let tables: Vec<_> = std::iter::from_fn(|| machine.alloc_table(None).ok()).collect();
         assert_eq!(tables.len(), 3);
         assert_eq!(machine.accounting().tables, 3);
         let stats = machine.stats();
@@ -64,9 +64,9 @@ fn freed_table_is_empty_when_allocated_again() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
-        let table = machine.alloc_table().unwrap();
+        let table = machine.alloc_table(None).unwrap();
         toy.free_table(table);
-        assert_eq!(machine.alloc_table().unwrap(), table);
+        assert_eq!(machine.alloc_table(None).unwrap(), table);
         for index in [0, 1, 511] {
             let entry = machine.table(table).entry(index);
             assert_eq!(entry.load(freehold_sync::atomic::Ordering::SeqCst), 0);
@@ -81,7 +81,7 @@ fn nth_request_fails_and_later_ones_succeed() {
         let mut frame = [Pfn::new(0)];
         fail_memory_once(3);
         assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
-        let table = machine.alloc_table().unwrap();
+        let table = machine.alloc_table(None).unwrap();
         assert!(machine.space_created(table).is_none());
         assert!(machine.space_created(table).is_some());
         assert_eq!(stop_failing_memory(), 1);
@@ -89,14 +89,14 @@ fn nth_request_fails_and_later_ones_succeed() {
         fail_memory_from(2);
         assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 1);
         assert_eq!(machine.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame), 0);
-        assert!(machine.alloc_table().is_err());
+        assert!(machine.alloc_table(None).is_err());
         let other = thread::spawn({
             let machine = machine.clone();
-            move || machine.alloc_table().is_ok()
+            move || machine.alloc_table(None).is_ok()
         });
         assert!(other.join().unwrap(), "the failure applied to another thread");
         assert_eq!(stop_failing_memory(), 2);
-        assert!(machine.alloc_table().is_ok());
+        assert!(machine.alloc_table(None).is_ok());
     });
 }
 
@@ -201,7 +201,7 @@ fn machine_without_oracles_finds_the_numbers_in_all_lists() {
             assert_eq!((frames.len() as u64, take(&machine, 1)), (FRAMES, vec![]));
             frames.sort_unstable();
             assert!(frames.windows(2).all(|two| two[0] < two[1]), "a frame was taken twice");
-            let mut tables: Vec<_> = std::iter::from_fn(|| machine.alloc_table().ok()).collect();
+            let mut tables: Vec<_> = std::iter::from_fn(|| machine.alloc_table(None).ok()).collect();
             assert_eq!(tables.len(), 300);
             let (late, early) = (frames.split_off(100), frames);
             let late_tables = tables.split_off(50);

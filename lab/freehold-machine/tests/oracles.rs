@@ -213,7 +213,7 @@ fn double_free_of_a_table_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
-        let table = machine.alloc_table().unwrap();
+        let table = machine.alloc_table(None).unwrap();
         toy.free_table(table);
         toy.free_table(table);
     });
@@ -238,10 +238,10 @@ fn write_to_a_freed_table_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
-        let table = machine.alloc_table().unwrap();
+        let table = machine.alloc_table(None).unwrap();
         toy.free_table(table);
         machine.table(table).entry(5).store(0, SeqCst);
-        machine.alloc_table().unwrap();
+        machine.alloc_table(None).unwrap();
     });
 }
 
@@ -267,7 +267,7 @@ fn c13_following_an_entry_of_a_freed_table_is_detected() {
     run(|| {
         let machine = backed();
         let toy = Toy::new(&machine);
-        let table = machine.alloc_table().unwrap();
+        let table = machine.alloc_table(None).unwrap();
         toy.free_table(table);
         let raw = machine.table(table).entry(9).load(SeqCst);
         machine.table(X86_4::pfn(raw));
@@ -334,6 +334,38 @@ fn naming_the_owner_of_a_frame_that_is_not_charged_is_detected() {
     run(|| {
         let toy = Toy::new(&backed());
         toy.machine.charge(PageOwner::SameAs(toy.frame()), toy.frame(), 1);
+    });
+}
+
+#[test]
+#[should_panic(expected = "which is not a root")]
+fn allocating_a_table_for_a_space_that_does_not_exist_is_detected() {
+    run(|| {
+        let machine = backed();
+        let no_root = machine.alloc_table(None).unwrap();
+        let _ = machine.alloc_table(Some(no_root));
+    });
+}
+
+#[test]
+#[should_panic(expected = "is freed while its huge page is charged")]
+fn freeing_a_frame_of_a_charged_huge_page_is_detected() {
+    run(|| {
+        let toy = Toy::new(&backed());
+        let frame = toy.frame();
+        assert!(toy.machine.charge_huge_page(PageOwner::Space(&toy.mmu), frame, 512));
+        toy.free(frame);
+    });
+}
+
+#[test]
+#[should_panic(expected = "although it is charged already")]
+fn charging_a_huge_page_twice_is_detected() {
+    run(|| {
+        let toy = Toy::new(&backed());
+        let frame = toy.frame();
+        let owner = PageOwner::Space(&toy.mmu);
+        (0..2).for_each(|_| assert!(toy.machine.charge_huge_page(owner, frame, 512)));
     });
 }
 

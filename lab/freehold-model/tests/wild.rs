@@ -106,6 +106,7 @@ const BELOW: &[(&str, &str)] = &[
     ("Frame", "the engine's record of a frame"),
     ("FileId", "a value"),
     ("FrameCache", "made by every call"),
+    ("FramePurpose", "a value"),
     ("FrameRequest", "a request of the engine to a platform"),
     ("HugePage", "made by faults"),
     ("HugePageSize", "a value"),

@@ -129,7 +129,7 @@ unsafe impl Host for Kernel {
 
 // SAFETY: the kernel that links this library keeps the contract.
 unsafe impl TableMemory for Kernel {
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+    fn alloc_table(&self, _: Option<Pfn>) -> Result<Pfn, OutOfTables> {
         match k_table(0, false) {
             0 => Err(OutOfTables),
             pfn => Ok(Pfn::new(pfn)),

@@ -80,7 +80,7 @@ fn fill(table: &Table, raw: u64) {
 // SAFETY: a table is not handed out again before it is freed. `free_table` checks that the table is empty.
 // The vector of pages never changes.
 unsafe impl TableMemory for Memory {
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+    fn alloc_table(&self, _: Option<Pfn>) -> Result<Pfn, OutOfTables> {
         let mut books = self.books.lock().unwrap();
         if let Some(left) = books.countdown {
             books.countdown = left.checked_sub(1);

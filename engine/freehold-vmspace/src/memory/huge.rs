@@ -6,7 +6,10 @@
 //! frames. `tests/hugetlb/pages_in_use.rs` of `freehold` tests that each page returns.
 
 use super::{Memory, TakeError};
-use crate::{Pfn, platform::Platform};
+use crate::{
+    Pfn,
+    platform::{PageOwner, Platform},
+};
 use freehold_pagetable::{Level, UnmappedFrame};
 
 /// Sizes of huge pages.
@@ -53,13 +56,33 @@ impl HugePageSize {
 /// References to huge pages, for the crate `freehold`, which keeps the counts of references correct.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// Takes a page of the pool on any node that has one. With `reserved`, uses up a reservation.
+    /// Takes a page of the pool on `node`, or on any node, and charges it to `owner`. With `reserved`, uses
+    /// up a reservation.
     ///
     /// # Errors
     ///
     /// See [`TakeError`].
-    pub fn take_huge_page(&self, size: HugePageSize, reserved: bool) -> Result<Pfn, TakeError> {
-        self.huge_pool(size).take(self.platform(), reserved, None)
+    pub fn take_huge_page(
+        &self,
+        size: HugePageSize,
+        reserved: bool,
+        owner: PageOwner<'_, P::Mmu>,
+        node: Option<usize>,
+    ) -> Result<Pfn, TakeError> {
+        let (pool, platform) = (self.huge_pool(size), self.platform());
+        let first = pool.take(platform, reserved, node)?;
+        if platform.charge_huge_page(owner, first, size.level().frames()) {
+            return Ok(first);
+        }
+        pool.put(platform, first, reserved);
+        Err(TakeError::Refused)
+    }
+
+    /// Returns a page from [`take_huge_page`](Self::take_huge_page) that was never used. `restore` says that
+    /// the reservation that the page was taken for exists again.
+    pub fn return_huge_page(&self, size: HugePageSize, first: Pfn, restore: bool) {
+        self.platform().uncharge_huge_page(first, size.level().frames());
+        self.huge_pool(size).put(self.platform(), first, restore);
     }
 
     /// Drops a reference to a huge page, named by its first frame.
@@ -71,6 +94,8 @@ impl<P: Platform> Memory<P> {
     #[cold]
     pub fn put_huge_page_by(&self, first: Pfn, count: u32) {
         let Some(free) = self.platform().frame(first).put_hugetlb(count) else { return };
+        // Before the page is in the pool, where another task can take it.
+        self.platform().uncharge_huge_page(first, free.level.frames());
         let pool = self.huge_pool(HugePageSize::of_level(free.level));
         match free.broken {
             false if free.restore => pool.put_returning(self.platform(), first),

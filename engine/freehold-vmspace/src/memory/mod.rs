@@ -217,7 +217,7 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Allocates what an entry of `level` maps: a frame, or a huge page of its pool. The contents are
-    /// undefined, and the frame was never counted. A single frame is charged to `owner`. With a node, fails
+    /// undefined, and the frame was never counted. The result is charged to `owner`. With a node, fails
     /// if the node has no memory.
     pub fn alloc_like(
         &self,
@@ -236,8 +236,8 @@ impl<P: Platform> Memory<P> {
                 self.charged(frame, owner)
             }
             _ => {
-                let pool = self.huge_pool(HugePageSize::of_level(level));
-                pool.take(&self.platform, false, node).map_err(|_| NoMemory)
+                let size = HugePageSize::of_level(level);
+                self.take_huge_page(size, false, owner, node).map_err(|_| NoMemory)
             }
         }
     }
@@ -246,7 +246,7 @@ impl<P: Platform> Memory<P> {
     pub fn free_unused(&self, frame: Pfn, level: Level) {
         match level {
             Level::Pte => self.free_charged(frame),
-            _ => self.huge_pool(HugePageSize::of_level(level)).put(&self.platform, frame, false),
+            _ => self.return_huge_page(HugePageSize::of_level(level), frame, false),
         }
     }
 

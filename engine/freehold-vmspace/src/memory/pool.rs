@@ -84,12 +84,16 @@ pub enum TakeError {
     NoHugePage,
     /// The caller has a reservation, and its page is returning: see [`HugePool::wait`].
     Returning(u32),
+    /// The owner of the page may not have more huge pages
+    /// ([`charge_huge_page`](Platform::charge_huge_page)).
+    Refused,
 }
 
 impl fmt::Display for TakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             TakeError::NoHugePage => "the pool has no free huge page",
+            TakeError::Refused => "the owner of the huge page may not have more",
             TakeError::Returning(_) => "the reserved huge page is returning to the pool",
         })
     }
@@ -248,7 +252,7 @@ impl<P: Platform> HugePool<P> {
             let missing = huge_pages - counts.available();
             let possible = counts.surplus() + missing <= counts.overcommit;
             drop(counts);
-            if !possible || !self.alloc_surplus(platform) {
+            if !possible || !self.alloc_surplus(platform, None) {
                 // Frees the pages that were allocated for this call.
                 self.update(platform, |_| ());
                 return Err(NoHugePages);
@@ -261,17 +265,17 @@ impl<P: Platform> HugePool<P> {
         self.update(platform, |counts| counts.unreserve(huge_pages));
     }
 
-    /// Takes a page with undefined contents, from `node` if it has one. If `reserved` is set, the page uses
-    /// up a reservation; otherwise the call takes no reserved page.
+    /// Takes a page with undefined contents, of `node` or of any node. If `reserved` is set, the page uses up
+    /// a reservation; otherwise the call takes no reserved page.
     ///
     /// # Errors
     ///
-    /// Fails if no page is left. With a reservation, this happens only while a page is returning.
+    /// Fails if no page is left. With a reservation on any node, this happens only while a page is returning.
     pub fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, TakeError> {
         loop {
             let mut counts = self.lock();
-            if (reserved && counts.reserved > 0) || counts.available() > 0 {
-                let page = counts.pop(platform, node).ok_or(TakeError::NoHugePage)?;
+            let is_left = (reserved && counts.reserved > 0) || counts.available() > 0;
+            if let Some(page) = is_left.then(|| counts.pop(platform, node)).flatten() {
                 if reserved {
                     counts.unreserve(1);
                 }
@@ -279,7 +283,7 @@ impl<P: Platform> HugePool<P> {
             }
             let possible = counts.surplus() < counts.overcommit;
             drop(counts);
-            if !possible || !self.alloc_surplus(platform) {
+            if !possible || !self.alloc_surplus(platform, node) {
                 return Err(if reserved { self.returning_or_none() } else { TakeError::NoHugePage });
             }
         }
@@ -397,9 +401,9 @@ impl<P: Platform> HugePool<P> {
         }
     }
 
-    /// Allocates a page for the free list, as surplus, on any node that has memory.
-    fn alloc_surplus(&self, platform: &P) -> bool {
-        (0..platform.nodes()).any(|n| {
+    /// Allocates a page for the free list, as surplus, on `node` or on any node that has memory.
+    fn alloc_surplus(&self, platform: &P, node: Option<usize>) -> bool {
+        node.map_or(0..platform.nodes(), |node| node..node + 1).any(|n| {
             self.alloc_page(platform, n, |counts| {
                 let allowed = counts.surplus() < counts.overcommit;
                 counts.nodes[n].surplus += u64::from(allowed);
@@ -581,10 +585,10 @@ impl PoolCounts {
         node.free += 1;
     }
 
-    /// Takes a free page, from `node` if it has one.
+    /// Takes a free page, of `node` or of any node.
     fn pop<P: Platform>(&mut self, platform: &P, node: Option<usize>) -> Option<Pfn> {
-        let preferred = node.filter(|n| self.nodes.get(*n).is_some_and(|node| node.free > 0));
-        let n = preferred.or_else(|| self.nodes.iter().position(|node| node.free > 0))?;
+        let has_free = |n: &usize| self.nodes.get(*n).is_some_and(|node| node.free > 0);
+        let n = node.map_or(0..self.nodes.len(), |node| node..node + 1).find(has_free)?;
         self.nodes[n].free -= 1;
         self.nodes[n].pages.pop(platform)
     }

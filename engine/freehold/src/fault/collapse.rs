@@ -62,7 +62,8 @@ impl<P: Platform> AddressSpace<P> {
         // The pages are checked before memory is allocated, and again when no other task can change the
         // table.
         self.may_collapse(vma, table)?;
-        let spare = PreallocatedTable::try_new(platform).map_err(|_| MadviseError::OutOfMemory)?;
+        let spare =
+            PreallocatedTable::try_new(platform, self.vm.root()).map_err(|_| MadviseError::OutOfMemory)?;
         let new = HugePage::new(&self.vm, vma.anon_page(first)).ok_or(MadviseError::OutOfMemory)?;
         let _walkers = RmapEdit::of(vma);
         self.vm.close_small(table, |table| self.look(vma, table))?;

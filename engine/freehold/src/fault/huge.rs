@@ -71,7 +71,7 @@ impl<P: Platform> AddressSpace<P> {
             return Some(step.into());
         }
         let rights = vma_pte_flags(vma.flags());
-        let spare = PreallocatedTable::try_new(self.platform()).ok()?;
+        let spare = PreallocatedTable::try_new(self.platform(), self.vm.root()).ok()?;
         if !access.write {
             self.vm.map_huge_zero(table, address, rights, spare)?;
             return Some(FaultOutcome::Done);
@@ -131,7 +131,7 @@ impl<P: Platform> AddressSpace<P> {
         } else {
             drop(guard);
         }
-        match table.split(address) {
+        match table.split(self.vm.root(), address) {
             Ok(_) => FaultOutcome::Retry,
             Err(_) => FaultOutcome::OUT_OF_MEMORY,
         }

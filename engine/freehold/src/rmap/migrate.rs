@@ -67,8 +67,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// See [`MigrateError`]. Fails with `OutOfMemory` if the node has no memory, or does not exist. For a
-    /// page of a pool of huge pages, the pool's page may come from another node.
+    /// See [`MigrateError`]. Fails with `OutOfMemory` if the node has no memory, or does not exist. A page of
+    /// a pool of huge pages needs a free page of the pool on that node, or the right of the pool to grow.
     ///
     /// # Locks
     ///

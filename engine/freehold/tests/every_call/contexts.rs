@@ -60,7 +60,7 @@ fn calls(machine: &Machine) -> Vec<Call<'_>> {
         ("with_cpu", Box::new(|| <Machine>::with_cpu(|_| ()))),
         ("rcu_read", Box::new(|| drop(<Machine>::rcu_read()))),
         ("rcu_barrier", Box::new(<Machine>::rcu_barrier)),
-        ("alloc_table", Box::new(|| done(machine.alloc_table()))),
+        ("alloc_table", Box::new(|| done(machine.alloc_table(None)))),
         ("alloc_frames", Box::new(move || done(frame()))),
         ("alloc_run", Box::new(|| done(machine.alloc_run(&FrameRequest::pages(FramePurpose::NoMmu), 1)))),
         // SAFETY: the list is empty, so no frame is freed.
@@ -130,7 +130,7 @@ fn calls_are_restricted_inside_with_cpu() {
 #[test]
 fn calls_are_restricted_inside_a_table_walk() {
     let machine = machine();
-    let root = machine.alloc_table().unwrap();
+    let root = machine.alloc_table(None).unwrap();
     let mmu = machine.space_created(root).unwrap();
     let mut cpu = machine.cpu(0);
     // The CPU runs this address space from here on.
@@ -171,7 +171,7 @@ fn deferred_functions_may_not_sleep() {
 #[test]
 fn flush_is_allowed_only_under_page_table_locks() {
     let machine = machine();
-    let mmu = machine.space_created(machine.alloc_table().unwrap()).unwrap();
+    let mmu = machine.space_created(machine.alloc_table(None).unwrap()).unwrap();
     let at = VirtAddr::new(0);
     let flush = |rank| {
         let lock = RawSpin::new();

@@ -57,7 +57,7 @@ fn all() -> Texts {
         Killed: [Killed],
         NoHugePages: [NoHugePages],
         NoMemory: [NoMemory],
-        TakeError: [TakeError::NoHugePage, TakeError::Returning(3)],
+        TakeError: [TakeError::NoHugePage, TakeError::Refused, TakeError::Returning(3)],
         OutOfTables: [OutOfTables],
         TableError: [
             TableError::OutOfTables, TableError::Huge(Level::Pmd), TableError::Marker(Level::Pte),

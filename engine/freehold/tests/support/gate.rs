@@ -300,9 +300,9 @@ unsafe impl Host for Gated {
 
 // SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl TableMemory for Gated {
-    fn alloc_table(&self) -> Result<Pfn, OutOfTables> {
+    fn alloc_table(&self, root: Option<Pfn>) -> Result<Pfn, OutOfTables> {
         self.tables.fetch_add(1, SeqCst);
-        self.machine.alloc_table()
+        self.machine.alloc_table(root)
     }
 
     unsafe fn free_table(&self, table: Pfn) {
@@ -409,6 +409,14 @@ unsafe impl Platform for Gated {
 
     fn uncharge(&self, frames: &[Pfn]) {
         self.machine.uncharge(frames);
+    }
+
+    fn charge_huge_page(&self, owner: PageOwner<'_, Self::Mmu>, first: Pfn, frames: u64) -> bool {
+        self.machine.charge_huge_page(owner, first, frames)
+    }
+
+    fn uncharge_huge_page(&self, first: Pfn, frames: u64) {
+        self.machine.uncharge_huge_page(first, frames);
     }
 
     fn memory_short(&self, shortage: &MemoryShortage<'_, Self::Mmu>) -> ShortageAnswer {

@@ -119,6 +119,8 @@ impl World {
         let mut cpu = self.machine.cpu(0);
         scenario(&self, &process, &mut cpu);
         process.check();
+        let tables = self.machine.accounting().tables;
+        assert_eq!(self.machine.charged_tables(), tables as u64, "each table is charged to a space");
         drop((process, cpu));
         self.end();
     }

@@ -163,6 +163,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("VmSpace::memory", "a reference"),
     ("VmSpace::platform", "a reference"),
     ("VmSpace::mmu", "a reference"),
+    ("VmSpace::root", "a number"),
     ("VmSpace::rss", "numbers"),
     ("VmSpace::recount", "with `AddressSpace::check`"),
     ("VmSpace::frame_at", "only reads"),

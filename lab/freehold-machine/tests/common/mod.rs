@@ -65,7 +65,7 @@ pub struct Toy {
 impl Toy {
     /// Creates an address space with an empty root table.
     pub fn new(machine: &Machine) -> Self {
-        let root = machine.alloc_table().unwrap();
+        let root = machine.alloc_table(None).unwrap();
         let mmu = machine.space_created(root).unwrap();
         Toy { machine: machine.clone(), root, mmu }
     }
@@ -94,7 +94,7 @@ impl Toy {
             table = match X86_4::kind(raw, at) {
                 Kind::Table { pfn } => pfn,
                 Kind::None => {
-                    let new = self.machine.alloc_table().unwrap();
+                    let new = self.machine.alloc_table(None).unwrap();
                     self.write(table, address, at, X86_4::table(new));
                     new
                 }

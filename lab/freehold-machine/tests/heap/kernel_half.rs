@@ -133,7 +133,7 @@ fn freed_root_tables_are_empty() {
         let root = space.mmu().root();
         assert!(!machine.table(root).is_zero());
         drop(space);
-        let table = machine.alloc_table().unwrap();
+        let table = machine.alloc_table(None).unwrap();
         assert_eq!(table, root, "the pool allocates the lowest free table");
         assert!(machine.table(table).is_zero());
         // SAFETY: the table was just allocated by `alloc_table`, and no entry refers to it.

@@ -19,7 +19,7 @@ use crate::{
         HugePageSize, TakeError,
         huge_file::{HugeFile, NotMade},
     },
-    platform::Platform,
+    platform::{PageOwner, Platform},
 };
 use core::ops::Range;
 use freehold_sync::{Killed, RwSemReadGuard, RwSemWriteGuard, atomic::Ordering::Relaxed};
@@ -153,11 +153,13 @@ impl<P: Platform> Mapping<P> {
             _ => return Ok(()),
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
-        let first = memory.take_huge_page(huge.size, reserved).map_err(|error| match error {
+        let owner = PageOwner::File(self.file_id());
+        let first = memory.take_huge_page(huge.size, reserved, owner, None).map_err(|error| match error {
             TakeError::NoHugePage => NotMade::Failed(FillError::NoHugePages),
+            TakeError::Refused => NotMade::Failed(FillError::NoMemory),
             TakeError::Returning(seen) => NotMade::Returning(seen),
         })?;
-        let give_back = |reserved| memory.huge_pool(huge.size).put(platform, first, reserved);
+        let give_back = |reserved| memory.return_huge_page(huge.size, first, reserved);
         // The word is made only now, so that a call that cannot get a page leaves no tree nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {
             if !reserved {

@@ -17,7 +17,7 @@ use crate::{
     fault::outcome::WaitFor,
     file::{File, Mapping},
     hugetlb::{sharing::SharedTablesGuard, state::reserves::Reserves},
-    platform::Platform,
+    platform::{PageOwner, Platform},
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
@@ -141,17 +141,17 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn own_page<'v>(&self, place: &HugePlace<'v, P>) -> Result<OwnPage<'v>, Lacking> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
         let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
-        let pfn =
-            self.vm.memory().take_huge_page(place.size, reservation.is_some()).map_err(
-                |error| match error {
-                    TakeError::NoHugePage => Lacking::Pages,
-                    TakeError::Returning(seen) => Lacking::Yet(WaitFor::HugePage(place.size, seen)),
-                },
-            )?;
+        let owner = PageOwner::Space(self.vm.mmu());
+        let taken = self.vm.memory().take_huge_page(place.size, reservation.is_some(), owner, None);
+        let pfn = taken.map_err(|error| match error {
+            TakeError::NoHugePage => Lacking::Pages,
+            TakeError::Refused => NoMemory.into(),
+            TakeError::Returning(seen) => Lacking::Yet(WaitFor::HugePage(place.size, seen)),
+        })?;
         if let Some(reserves) = reservation
             && let Err(error) = reserves.use_up::<P>(place.index)
         {
-            self.engine.huge_pool(place.size).put(self.platform(), pfn, true);
+            self.vm.memory().return_huge_page(place.size, pfn, true);
             return Err(error.into());
         }
         let frame = self.platform().frame(pfn);
