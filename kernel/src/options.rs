@@ -6,7 +6,7 @@
 //!
 //! The tests `end-panic`, `end-page-fault` and `end-stack-overflow` use the options `crash`.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 /// Logs what the kernel does. Options `verbose` and `log=2`.
 static VERBOSE: AtomicBool = AtomicBool::new(false);
@@ -66,6 +66,13 @@ pub fn huge_pages() -> u64 {
     HUGE_PAGES.load(Relaxed)
 }
 
+/// Number of memory nodes. Option `nodes`.
+static NODES: AtomicUsize = AtomicUsize::new(1);
+
+pub fn nodes() -> usize {
+    NODES.load(Relaxed)
+}
+
 /// Deliberate crashes.
 mod crash {
     /// Reads an address where nothing is mapped.
@@ -121,6 +128,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
                 Some(("jitter", seed)) => JITTER.store(seed, Relaxed),
                 Some(("seed", seed)) => SEED.store(seed, Relaxed),
                 Some(("hugepages", pages)) => HUGE_PAGES.store(pages, Relaxed),
+                Some(("nodes", nodes)) => NODES.store(nodes as usize, Relaxed),
                 _ => report_unknown(option),
             },
         }

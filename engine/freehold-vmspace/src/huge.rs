@@ -103,7 +103,9 @@ impl<'e, P: Platform> HugePage<'e, P> {
     pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
-        let first = memory.alloc_block(request.of(PageOwner::Space(vm.mmu())).on(NodeChoice::of(page)))?;
+        let first = memory.alloc_block(
+            request.of(PageOwner::Space(vm.mmu())).on(NodeChoice::of(memory.platform(), page)),
+        )?;
         if !memory.platform().charge(PageOwner::Space(vm.mmu()), first, FRAMES) {
             (0..FRAMES).for_each(|n| memory.free_frame(first.add(n)));
             return None;

@@ -81,7 +81,7 @@
 //! | `memory_short` | no context, not even L | yes | yes | may call the engine |
 //! | `charge`, `uncharge`, `charge_huge_page`, `uncharge_huge_page` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
-//! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `nodes`, `node_of` | everywhere | no | no | computes an address |
+//! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `nodes`, `node_of`, `local_node`, `has_task_policy` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | does not wait for a processor that spins for T |
 //! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `thread_id`, `memory_failed` | L | no | no | |
@@ -232,6 +232,19 @@ pub unsafe trait Platform: TableMemory + Host {
     fn node_of(&self, pfn: Pfn) -> usize {
         let _ = pfn;
         0
+    }
+
+    /// Returns the node whose memory the calling processor prefers. The engine keeps free frames of this node
+    /// only in its cache of the processor.
+    fn local_node(&self) -> usize {
+        0
+    }
+
+    /// Returns true if the calling task has a NUMA policy (set_mempolicy) other than the default. The
+    /// engine's caches then serve no request of the task for a page without a policy of its own
+    /// ([`NodeChoice::Task`]).
+    fn has_task_policy(&self) -> bool {
+        false
     }
 
     /// Takes `frames` consecutive frames, which need not begin at a multiple of their number, with undefined

@@ -19,7 +19,7 @@
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
 //! the expected ones.
 
-use crate::{AnonPage, PageIndex};
+use crate::{AnonPage, PageIndex, platform::Platform};
 use freehold_pagetable::{Level, Pfn};
 
 /// A request for frames; see [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames).
@@ -49,9 +49,12 @@ pub struct FrameRequest<'s, Mmu> {
 /// The NUMA node of requested frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeChoice {
-    /// A node that the platform chooses, for example that of the calling processor, or by the policy of the
-    /// calling task. Single frames may come from the engine's cache of the calling processor.
+    /// The local node ([`local_node`](crate::platform::Platform::local_node)) if it has memory, otherwise any
+    /// node. Single frames may come from the engine's cache of the calling processor.
     Any,
+    /// The nodes of the policy of the calling task (set_mempolicy), which
+    /// [`has_task_policy`](crate::platform::Platform::has_task_policy) has reported.
+    Task,
     /// Only this node.
     Only(usize),
     /// The nodes of a NUMA policy of a mapping. If the policy is strict and its nodes have no memory, the
@@ -134,13 +137,19 @@ pub enum AllocEffort {
 }
 
 impl NodeChoice {
-    /// Returns the nodes for an anonymous page. Tag 0 is the default policy.
+    /// Returns the nodes for an anonymous page. With tag 0, the policy of the calling task applies.
     #[inline(always)]
-    pub(crate) const fn of(page: AnonPage) -> Self {
+    pub(crate) fn of<P: Platform>(platform: &P, page: AnonPage) -> Self {
         match page.policy {
-            0 => NodeChoice::Any,
+            0 => Self::of_task(platform),
             tag => NodeChoice::Policy { tag, page: page.index },
         }
+    }
+
+    /// Returns the nodes for a page without a policy of its own.
+    #[inline(always)]
+    pub(crate) fn of_task<P: Platform>(platform: &P) -> Self {
+        if platform.has_task_policy() { NodeChoice::Task } else { NodeChoice::Any }
     }
 }
 

@@ -6,14 +6,16 @@
 
 use crate::support::{gate::Gated, *};
 use freehold::{
+    PageIndex,
     call::Advice,
     engine::HugePages,
     error::MigrateError,
     fault::{Access, FaultError},
     hugetlb::HugePageSize,
-    platform::Platform,
+    platform::{NodeChoice, Platform},
     space::AddressSpace,
 };
+use std::sync::atomic::Ordering::SeqCst;
 
 /// Runs `scenario` on an engine with four nodes, with 8 MiB each.
 fn with_nodes(scenario: impl Fn(&Counted<Engine<Gated>>, &AddressSpace<Gated>)) {
@@ -81,6 +83,48 @@ fn huge_pages_follow_the_policy() {
         let first = space.frame_at(BASE).expect("the fault has installed a huge page");
         assert_eq!(engine.platform().node_of(first), 2);
         space.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
+    });
+}
+
+/// The machine gives the frames of the last nodes first.
+#[test]
+fn frames_of_other_nodes_do_not_stay_in_the_cache_of_a_cpu() {
+    with_nodes(|engine, space| {
+        map(space, BASE, 128 * PAGE);
+        space.set_policy(BASE, 64 * PAGE, 0b0001).unwrap();
+        space.set_policy(BASE + 64 * PAGE, 64 * PAGE, 0b1000).unwrap();
+        touch(space, BASE, 128);
+        let free = || engine.platform().machine.accounting().frames;
+        let before = free();
+        space.munmap(BASE + 64 * PAGE, 64 * PAGE).unwrap();
+        assert_eq!(free(), before - 64, "frames of node 3 return to the platform");
+        space.munmap(BASE, 64 * PAGE).unwrap();
+        assert!(free() > before - 128, "frames of the local node are kept");
+    });
+}
+
+#[test]
+fn policy_of_a_task_reaches_the_platform_with_every_request_of_the_task() {
+    with_nodes(|engine, space| {
+        let (gated, file) = (engine.platform(), Mapping::memfd(engine, 2 * PAGE).unwrap());
+        let asked = || {
+            let asked = core::mem::take(&mut *gated.asked.lock().unwrap());
+            asked.into_iter().map(|asked| asked.node).collect::<Vec<_>>()
+        };
+        map(space, BASE, 4 * PAGE);
+        space.set_policy(BASE + 3 * PAGE, PAGE, 0b0001).unwrap();
+        touch(space, BASE, 1);
+        asked();
+        touch(space, BASE + PAGE, 1);
+        assert_eq!(asked(), [], "from the cache");
+        gated.task_policy.store(true, SeqCst);
+        touch(space, BASE + 2 * PAGE, 2);
+        file.fill(PageIndex::new(0)).unwrap();
+        let own = NodeChoice::Policy { tag: 1, page: PageIndex::new(BASE / PAGE + 3) };
+        assert_eq!(asked(), [NodeChoice::Task, own, NodeChoice::Task]);
+        gated.task_policy.store(false, SeqCst);
+        file.fill(PageIndex::new(1)).unwrap();
+        assert_eq!(asked(), []);
     });
 }
 

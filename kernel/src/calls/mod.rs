@@ -29,6 +29,7 @@ mod memory;
 mod memory_options;
 mod messages;
 mod names;
+mod page_moves;
 mod pidfds;
 mod policies;
 mod poll;
@@ -92,6 +93,7 @@ static TABLE: [Call; COUNT] = {
         events::CALLS,
         semaphores::CALLS,
         shm::CALLS,
+        page_moves::CALLS,
         policies::CALLS,
         pidfds::CALLS,
         compare::CALLS,
@@ -143,9 +145,9 @@ fn perform(frame: &mut Frame) {
     };
 }
 
-/// Returns the answer of a call that failed with this error. If the call failed for want of memory, and another
-/// process has more memory than the caller's, that process ends and the call is repeated. A call that fails with
-/// ENOMEM has done nothing, or only what the repeated call does again.
+/// Returns the answer of a call that failed with this error. If the call failed for want of memory, and
+/// another process has more memory than the caller's, that process ends and the call is repeated. A call that
+/// fails with ENOMEM has done nothing, or only what the repeated call does again.
 #[inline(never)]
 fn failed(frame: &mut Frame, error: Errno) -> u64 {
     let result = match error {
@@ -251,8 +253,8 @@ fn restart(frame: &mut Frame) -> Answer {
     answer
 }
 
-/// Answers io_uring_setup, which programs call to learn that they must do without io_uring. The answer is that
-/// of a kernel without io_uring, and is not reported as missing.
+/// Answers io_uring_setup, which programs call to learn that they must do without io_uring. The answer is
+/// that of a kernel without io_uring, and is not reported as missing.
 fn no_rings(_: &mut Frame) -> Answer {
     Err(errno::ENOSYS)
 }

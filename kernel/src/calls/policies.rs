@@ -1,17 +1,22 @@
-//! The calls for memory policies, on a machine with one NUMA node. The calls check their arguments as Linux
-//! does, and store the policy of a VMA in the engine and the policy of a thread in the thread
-//! (`PosixThread::policy`). A policy never changes where a page is allocated. The engine merges only VMAs whose
-//! policies are equal. The program `corners.c` tests the calls.
+//! The calls for memory policies. The calls check their arguments as Linux does, and store the policy of a
+//! VMA in the engine and the policy of a thread in the thread (`Thread::policy`). `platform/policy.rs` has
+//! the encoding of policies and selects the nodes of pages. `page_moves.rs` moves pages that exist. The
+//! engine merges only VMAs whose policies are equal. The programs `corners.c` (one node) and `nodes.c`
+//! (several nodes) test the calls.
 
 use crate::arch::frame::Frame;
 use crate::calls::answer::{Answer, Calls};
-use crate::errno;
+use crate::calls::page_moves::{self, Target, node_at};
+use crate::memory::frames;
+use crate::platform::policy::{
+    BALANCING, BIND, DEFAULT, INTERLEAVE, LOCAL_NODE, MODE_FLAGS, PREFERRED, PREFERRED_MANY, RELATIVE,
+    STATIC, WEIGHTED, existing_nodes, mode, next_node, tag,
+};
 use crate::platform::user::UserPtr;
-use crate::process::{self, Process};
 use crate::sched::{checkpoint, current};
-use alloc::sync::Arc;
 use freehold::UserRange;
 use freehold::error::Errno;
+use freehold::fault::Access;
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls = &[
@@ -19,37 +24,17 @@ pub const CALLS: Calls = &[
     (__NR_set_mempolicy, set_mempolicy),
     (__NR_get_mempolicy, get_mempolicy),
     (__NR_set_mempolicy_home_node, set_home_node),
-    (__NR_migrate_pages, migrate_pages),
-    (__NR_move_pages, move_pages),
 ];
 
-const DEFAULT: u64 = 0;
-const PREFERRED: u64 = 1;
-const BIND: u64 = 2;
-const INTERLEAVE: u64 = 3;
-const LOCAL: u64 = 4;
-const PREFERRED_MANY: u64 = 5;
-const WEIGHTED: u64 = 6;
-/// Flags that are combined with the mode.
-const MODE_FLAGS: u64 = BALANCING | RELATIVE | STATIC;
-const BALANCING: u64 = 1 << 13;
-const RELATIVE: u64 = 1 << 14;
-const STATIC: u64 = 1 << 15;
 /// Maximum number of nodes in a mask.
 const MAX_NODES: u64 = 1024 * 32;
 
-/// Encodes a policy in a word: the mode in the lower half, and the set of nodes in the upper half. The engine
-/// only compares the words of two VMAs. The default policy is 0.
-fn tag(mode: u64, nodes: u64) -> u64 {
-    mode | nodes << 32
-}
-
-/// Returns the set of nodes in a mask. Node 0 is the only node that exists.
+/// Returns the set of nodes in a mask, which may contain nodes that do not exist.
 ///
 /// # Errors
 ///
 /// EINVAL if the mask contains a node above 31 or is too long; EFAULT if it cannot be read.
-fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
+pub fn nodes(at: u64, bits: u64) -> Result<u64, Errno> {
     // As on Linux, the last of the bits does not count.
     let bits = bits.wrapping_sub(1);
     if at == 0 || bits == 0 {
@@ -86,29 +71,39 @@ fn check_mode(mode: u64) -> Result<(), Errno> {
 /// Returns the tag of a policy that a program requests, after `check_mode` accepted its mode.
 fn policy(mode: u64, nodes: u64) -> Result<u64, Errno> {
     let flags = mode & 0xffff_ffff & MODE_FLAGS;
-    // Relative nodes are counted among those that exist, so every set of them contains node 0.
-    if nodes != 0 && nodes & 1 == 0 && flags & RELATIVE == 0 {
+    let existing = nodes & u64::from(frames::all_nodes());
+    // Relative nodes are counted among those that exist, so every set of them contains one.
+    if nodes != 0 && existing == 0 && flags & RELATIVE == 0 {
         return Err(Errno::EINVAL);
     }
     // Without a flag, the policy has only nodes that exist.
-    let nodes = if flags & (RELATIVE | STATIC) == 0 { nodes & 1 } else { nodes };
+    let nodes = if flags & (RELATIVE | STATIC) == 0 { existing } else { nodes };
     match mode & 0xffff_ffff & !MODE_FLAGS {
         DEFAULT if nodes == 0 => Ok(0),
-        LOCAL if nodes == 0 && flags == 0 => Ok(tag(LOCAL, 0)),
+        LOCAL_NODE if nodes == 0 && flags == 0 => Ok(tag(LOCAL_NODE, 0)),
         PREFERRED if nodes == 0 && flags != 0 => Err(Errno::EINVAL),
         // As on Linux, PREFERRED without a node means the node on which the thread runs.
-        PREFERRED if nodes == 0 => Ok(tag(LOCAL, 0)),
+        PREFERRED if nodes == 0 => Ok(tag(LOCAL_NODE, 0)),
+        // Only the lowest node counts.
+        PREFERRED if flags == 0 => Ok(tag(PREFERRED, nodes & nodes.wrapping_neg())),
         PREFERRED => Ok(tag(PREFERRED | flags, nodes)),
         BIND | INTERLEAVE | PREFERRED_MANY | WEIGHTED if nodes != 0 => Ok(tag(mode & 0xffff_ffff, nodes)),
         _ => Err(Errno::EINVAL),
     }
 }
 
+/// Flag of mbind: fail if a page is on another node.
+const MF_STRICT: u64 = 1;
+/// Flag of mbind: move pages that only this process maps.
+const MF_MOVE: u64 = 2;
+/// Flag of mbind: move all pages.
+const MF_MOVE_ALL: u64 = 4;
+
 fn mbind(frame: &mut Frame) -> Answer {
     let [at, len, mode, mask, bits, flags] = frame.args();
     check_mode(mode)?;
     let nodes = nodes(mask, bits)?;
-    if flags & !7 != 0 {
+    if flags & !(MF_STRICT | MF_MOVE | MF_MOVE_ALL) != 0 {
         return Err(Errno::EINVAL);
     }
     let range = UserRange::decode_wrapping(at, len).ok_or(Errno::EINVAL)?;
@@ -116,21 +111,37 @@ fn mbind(frame: &mut Frame) -> Answer {
         return Ok(0);
     }
     let tag = policy(mode, nodes)?;
-    current().space().set_policy(at, len, tag).map(|()| 0).map_err(|error| error.errno())
+    let space = current().space();
+    // As on Linux, the default policy permits all nodes.
+    let is_strict = flags & MF_STRICT != 0 && tag != 0;
+    let moves = flags & (MF_MOVE | MF_MOVE_ALL) != 0;
+    let target = Target::Policy(tag);
+    if is_strict && !moves && page_moves::misplaced(space, range, target)? > 0 {
+        return Err(Errno::EIO);
+    }
+    space.set_policy(at, len, tag).map_err(|error| error.errno())?;
+    if moves && tag != 0 {
+        let left = page_moves::move_range(space, range, target, flags & MF_MOVE_ALL != 0)?;
+        if is_strict && left > 0 {
+            return Err(Errno::EIO);
+        }
+    }
+    Ok(0)
 }
 
-/// Sets the home node of policies that have several nodes to choose from. The only home node is 0.
+/// Sets the home node of policies that have several nodes to choose from. A home node has no effect, because
+/// all nodes have the same distance.
 fn set_home_node(frame: &mut Frame) -> Answer {
     let [at, len, node, flags, ..] = frame.args();
     let range = UserRange::decode_wrapping(at, len).ok_or(Errno::EINVAL)?;
-    if node != 0 || flags != 0 {
+    if node >= frames::nodes() as u64 || flags != 0 {
         return Err(Errno::EINVAL);
     }
     let space = current().space();
     let mut answer = if range.is_empty() { Ok(0) } else { Err(Errno::ENOENT) };
     for line in space.maps(at).take_while(|line| line.start < range.end()) {
         checkpoint()?;
-        match space.find_vma(line.start).map_or(0, |vma| vma.policy()) & 0xffff_ffff & !MODE_FLAGS {
+        match mode(space.find_vma(line.start).map_or(0, |vma| vma.policy())) {
             DEFAULT => {}
             BIND | PREFERRED_MANY => answer = Ok(0),
             _ => return Err(Errno::EOPNOTSUPP),
@@ -144,6 +155,7 @@ fn set_mempolicy(frame: &mut Frame) -> Answer {
     check_mode(mode)?;
     let tag = policy(mode, nodes(mask, bits)?)?;
     current().policy.set(tag);
+    current().last_node.set(usize::MAX);
     Ok(0)
 }
 
@@ -160,7 +172,7 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
         return Err(Errno::EINVAL);
     }
     let tag = match flags {
-        ALLOWED => tag(0, 1),
+        ALLOWED => tag(0, frames::all_nodes().into()),
         _ if flags & ALLOWED != 0 => return Err(Errno::EINVAL),
         _ if flags & OF_ADDRESS != 0 => {
             let vma = current().space().find_vma(at).ok_or(Errno::EFAULT)?;
@@ -172,13 +184,17 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
         _ => current().policy.get(),
     };
     let (answer, nodes) = (tag & 0xffff_ffff, tag >> 32);
-    if let Some(mode) = UserPtr::<u32>::optional(mode) {
-        // Any page at the address is on node 0.
-        let is_node = flags & NODE != 0;
-        if is_node && flags & OF_ADDRESS == 0 && answer != INTERLEAVE {
-            return Err(Errno::EINVAL);
-        }
-        mode.write(&(if is_node { 0 } else { answer as u32 }))?;
+    if let Some(place) = UserPtr::<u32>::optional(mode) {
+        let word = match (flags & NODE != 0, flags & OF_ADDRESS != 0) {
+            (false, _) => answer as u32,
+            (true, true) => node_of_page(at)?,
+            // The node of the next page.
+            (true, false) if matches!(self::mode(tag), INTERLEAVE | WEIGHTED) => {
+                next_node(existing_nodes(tag), current().last_node.get()) as u32
+            }
+            (true, false) => return Err(Errno::EINVAL),
+        };
+        place.write(&word)?;
     }
     if mask != 0 {
         for word in 0..bits.min(MAX_NODES).div_ceil(64) {
@@ -188,54 +204,14 @@ fn get_mempolicy(frame: &mut Frame) -> Answer {
     Ok(0)
 }
 
-/// Flag: move pages that only this process maps.
-const MOVE: u64 = 2;
-/// Flag: move all pages.
-const MOVE_ALL: u64 = 4;
-
-/// Returns the process of the thread with this number, or for 0 the calling process.
-fn process_of(pid: u64) -> Result<Arc<Process>, Errno> {
-    if pid as i32 == 0 {
-        return Ok(current().process().clone());
-    }
-    process::of_thread(pid as u32).ok_or(Errno::ESRCH)
-}
-
-/// Performs migrate_pages. Only checks the arguments, because there is one node.
-fn migrate_pages(frame: &mut Frame) -> Answer {
-    let [pid, bits, from, to, ..] = frame.args();
-    nodes(from, bits)?;
-    let to = nodes(to, bits)?;
-    let process = process_of(pid)?;
-    if to & 1 == 0 {
-        return Err(Errno::EINVAL);
-    }
-    drop(process);
-    Ok(0)
-}
-
-/// Performs move_pages. Reports node 0 for each present page; no page has to move.
-fn move_pages(frame: &mut Frame) -> Answer {
-    let [pid, count, pages, nodes, status, flags] = frame.args();
-    if flags & !(MOVE | MOVE_ALL) != 0 {
-        return Err(Errno::EINVAL);
-    }
-    let process = process_of(pid)?;
-    let space = process.space.lock().clone().ok_or(Errno::EINVAL)?;
-    for n in 0..count {
+/// Returns the node of the page at an address. Brings the page into memory if necessary.
+fn node_of_page(at: u64) -> Result<u32, Errno> {
+    let space = current().space();
+    loop {
         checkpoint()?;
-        let at = UserPtr::<u64>::new(pages).add(n).read()?;
-        if let Some(nodes) = UserPtr::<u32>::optional(nodes)
-            && nodes.add(n).read()? != 0
-        {
-            return Err(errno::ENODEV);
+        if let Some(node) = node_at(space, at) {
+            return Ok(node as u32);
         }
-        let word = match space.frame_at(at) {
-            Some(_) => 0,
-            None if space.find_vma(at).is_some() => -Errno::ENOENT.0,
-            None => -Errno::EFAULT.0,
-        };
-        UserPtr::<i32>::new(status).add(n).write(&word)?;
+        space.handle_fault(at, Access::READ).map_err(|_| Errno::EFAULT)?;
     }
-    Ok(0)
 }

@@ -4,6 +4,11 @@
 //! through per-CPU caches, which exchange many frames at a time with the buddy system. Interrupts are off, so
 //! a cache needs no lock. No other lock is taken under the lock of the buddy system.
 //!
+//! The option `nodes=N` divides memory into N nodes of consecutive frames, as Linux's `numa=fake=N` does.
+//! Each node has its own lists of free blocks, and no block lies in two nodes. The local node of every CPU is
+//! [`LOCAL`], and the caches keep frames of this node, unless it has none. [`Nodes`] says which nodes may
+//! serve a request.
+//!
 //! [`alloc_for_program`] leaves a reserve. It supplies the engine's frames (`platform/mod.rs`) and the kernel
 //! stacks (`stacks.rs`), whose number depends on programs. [`alloc`] also uses the reserve, and supplies the
 //! heap (`heap.rs`), which has no other way to fail than a panic. [`supply`] tells how much of the reserve is
@@ -17,7 +22,8 @@
 use crate::arch::cpu::{self, MAX_CPUS, PerCpu};
 use crate::arch::{entry_work, layout::direct, lock::SpinLock};
 use crate::start_info::Region;
-use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, Ordering::Relaxed};
+use core::ops::Range;
+use core::sync::atomic::{AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 use freehold::platform::{Frame, TableMeta};
 
@@ -31,6 +37,27 @@ const NONE: u64 = 0;
 const LEAST_RESERVE: u64 = 1024;
 /// The reserve is at least this part of all memory.
 const RESERVED_PART: u64 = 64;
+
+/// Maximum number of nodes.
+pub const MAX_NODES: usize = 8;
+/// The node that every CPU prefers.
+pub const LOCAL: usize = 0;
+/// The number of frames of a node is a multiple of this number: a huge page.
+const NODE_UNIT: u64 = 512;
+
+/// The nodes that may serve a request, as sets with one bit for each node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Nodes {
+    /// The nodes that are tried first, in ascending order.
+    pub first: u32,
+    /// The nodes that are tried next, in ascending order.
+    pub then: u32,
+}
+
+impl Nodes {
+    /// The local node, then all others.
+    pub const ANY: Nodes = Nodes { first: 1 << LOCAL, then: u32::MAX };
+}
 
 /// How much memory is free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -60,6 +87,10 @@ static RESERVE: AtomicU64 = AtomicU64::new(LEAST_RESERVE);
 /// The [`Supply`] after the last change of the buddy system or of the reserve. Written only when it changes,
 /// because many CPUs read it.
 static SUPPLY: AtomicU8 = AtomicU8::new(Supply::Plenty as u8);
+/// Number of nodes. Written once, like `NODE_FRAMES`.
+static NODES: AtomicUsize = AtomicUsize::new(1);
+/// Number of frames of each node except the last, which has the rest.
+static NODE_FRAMES: AtomicU64 = AtomicU64::new(u64::MAX);
 /// The buddy system of all memory.
 static BUDDY: SpinLock<Buddy> = SpinLock::new(Buddy::new());
 
@@ -75,14 +106,16 @@ struct Links {
 /// # Invariants
 ///
 /// `state` has a byte for each frame: the order of the free block that begins there, or `NOT_FREE`. A free
-/// block is in the list of its order.
+/// block is in the list of its order and its node, to which all its frames belong.
 struct Buddy {
-    /// The first block of each order, or `NONE`.
-    heads: [u64; MAX_ORDER as usize + 1],
+    /// The first block of each order of each node, or `NONE`.
+    heads: [[u64; MAX_ORDER as usize + 1]; MAX_NODES],
     /// The states of all frames: see the invariants.
     state: *mut u8,
     /// Number of frames in all free blocks.
     free: u64,
+    /// Number of frames in the free blocks of each node.
+    free_of: [u64; MAX_NODES],
 }
 
 // SAFETY: only the buddy system uses the memory behind the pointer, under its lock.
@@ -90,7 +123,8 @@ unsafe impl Send for Buddy {}
 
 impl Buddy {
     const fn new() -> Self {
-        Buddy { heads: [NONE; MAX_ORDER as usize + 1], state: core::ptr::null_mut(), free: 0 }
+        let heads = [[NONE; MAX_ORDER as usize + 1]; MAX_NODES];
+        Buddy { heads, state: core::ptr::null_mut(), free: 0, free_of: [0; MAX_NODES] }
     }
 
     /// Returns the state of a frame.
@@ -106,7 +140,7 @@ impl Buddy {
 
     /// Makes a block free, without joining it with its buddy.
     fn push(&mut self, frame: u64, order: u32) {
-        let head = core::mem::replace(&mut self.heads[order as usize], frame);
+        let head = core::mem::replace(&mut self.heads[node_of(frame)][order as usize], frame);
         // SAFETY: the buddy system owns free blocks.
         unsafe {
             Self::links(frame).write(Links { next: head, previous: NONE });
@@ -123,7 +157,7 @@ impl Buddy {
         unsafe {
             let Links { next, previous } = Self::links(frame).read();
             match previous {
-                NONE => self.heads[order as usize] = next,
+                NONE => self.heads[node_of(frame)][order as usize] = next,
                 _ => (*Self::links(previous)).next = next,
             }
             if next != NONE {
@@ -133,26 +167,38 @@ impl Buddy {
         *self.state(frame) = NOT_FREE;
     }
 
-    /// Allocates a block, and splits a larger block if necessary.
-    fn alloc(&mut self, order: u32) -> Option<u64> {
-        let found = (order..=MAX_ORDER).find(|order| self.heads[*order as usize] != NONE)?;
-        let frame = self.heads[found as usize];
+    /// Allocates a block of the first of these nodes that has one.
+    fn alloc(&mut self, order: u32, nodes: Nodes) -> Option<u64> {
+        let count = self::nodes();
+        [nodes.first, nodes.then & !nodes.first]
+            .into_iter()
+            .flat_map(|set| (0..count).filter(move |node| set >> node & 1 != 0))
+            .find_map(|node| self.alloc_of(order, node))
+    }
+
+    /// Allocates a block of this node, and splits a larger block if necessary.
+    fn alloc_of(&mut self, order: u32, node: usize) -> Option<u64> {
+        let found = (order..=MAX_ORDER).find(|order| self.heads[node][*order as usize] != NONE)?;
+        let frame = self.heads[node][found as usize];
         self.remove(frame, found);
         for half in (order..found).rev() {
             self.push(frame + (1 << half), half);
         }
         self.free -= 1 << order;
+        self.free_of[node] -= 1 << order;
         self.note_supply();
         Some(frame)
     }
 
     /// Frees a block, and joins it with free buddies.
     fn free(&mut self, mut frame: u64, mut order: u32) {
+        let node = node_of(frame);
         self.free += 1 << order;
+        self.free_of[node] += 1 << order;
         let end = END.load(Relaxed);
         while order < MAX_ORDER {
             let buddy = frame ^ 1 << order;
-            if buddy >= end || u32::from(*self.state(buddy)) != order {
+            if buddy >= end || u32::from(*self.state(buddy)) != order || node_of(buddy) != node {
                 break;
             }
             self.remove(buddy, order);
@@ -190,14 +236,44 @@ pub fn records_bytes(frames: u64) -> u64 {
     (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
 }
 
-/// Makes the records of the frames 0 to `frames` - 1, and the state of the buddy system. No frame is free
-/// yet.
+/// Returns the number of nodes.
+#[inline(always)]
+pub fn nodes() -> usize {
+    NODES.load(Relaxed)
+}
+
+/// Returns the set of all nodes, with one bit for each.
+pub fn all_nodes() -> u32 {
+    u32::MAX >> (32 - nodes() as u32)
+}
+
+/// Returns the node of a frame.
+#[inline(always)]
+pub fn node_of(frame: u64) -> usize {
+    match nodes() {
+        1 => 0,
+        nodes => (frame / NODE_FRAMES.load(Relaxed)).min(nodes as u64 - 1) as usize,
+    }
+}
+
+/// Returns the numbers of the frames of a node.
+pub fn frames_of(node: usize) -> Range<u64> {
+    let (each, end) = (NODE_FRAMES.load(Relaxed), END.load(Relaxed));
+    let start = each.saturating_mul(node as u64).min(end);
+    start..if node + 1 == nodes() { end } else { start + each }
+}
+
+/// Makes the records of the frames 0 to `frames` - 1, and the state of the buddy system, with this number of
+/// nodes. No frame is free yet.
 ///
 /// # Safety
 ///
 /// The memory has `records_bytes(frames)` bytes and is unused. No other function of this module has been
 /// called before.
-pub unsafe fn init(memory: Region, frames: u64) {
+pub unsafe fn init(memory: Region, frames: u64, nodes: usize) {
+    let nodes = nodes.clamp(1, MAX_NODES).min((frames / NODE_UNIT) as usize);
+    NODE_FRAMES.store((frames / nodes as u64) & !(NODE_UNIT - 1), Relaxed);
+    NODES.store(nodes, Relaxed);
     let at: *mut u8 = direct(memory.start);
     let count = frames as usize;
     // SAFETY: by the caller's promise. A record filled with zeros is valid: it is the record of a free frame
@@ -227,7 +303,9 @@ pub unsafe fn add(memory: Region) {
     let (mut at, end) = (memory.start / PAGE_SIZE, memory.end / PAGE_SIZE);
     let mut buddy = BUDDY.lock();
     while at < end {
-        let order = at.trailing_zeros().min((end - at).ilog2()).min(MAX_ORDER);
+        // The rest of the region in this node.
+        let left = end.min(frames_of(node_of(at)).end) - at;
+        let order = at.trailing_zeros().min(left.ilog2()).min(MAX_ORDER);
         buddy.free(at, order);
         at += 1 << order;
     }
@@ -253,8 +331,8 @@ pub fn thread_ended() {
     change_reserve(|reserve| reserve - 1);
 }
 
-/// Changes the reserve, and the supply with it. If the supply stayed [`Supply::Plenty`] while programs get no more
-/// frames, a thread that needs one would repeat its call for ever, and no process would end.
+/// Changes the reserve, and the supply with it. If the supply stayed [`Supply::Plenty`] while programs get no
+/// more frames, a thread that needs one would repeat its call for ever, and no process would end.
 fn change_reserve(change: impl FnOnce(u64) -> u64) {
     let buddy = BUDDY.lock();
     RESERVE.store(change(RESERVE.load(Relaxed)), Relaxed);
@@ -264,6 +342,18 @@ fn change_reserve(change: impl FnOnce(u64) -> u64) {
 /// Returns the number of free frames, without those in CPUs' caches.
 pub fn free_count() -> u64 {
     BUDDY.lock().free
+}
+
+/// Returns the number of free frames of a node, without those in CPUs' caches.
+pub fn free_count_of(node: usize) -> u64 {
+    BUDDY.lock().free_of[node]
+}
+
+/// Returns true if none of these nodes has a free frame, although other nodes have more than the reserve.
+pub fn are_used_up(nodes: Nodes) -> bool {
+    let set = nodes.first | nodes.then;
+    supply() == Supply::Plenty
+        && (0..self::nodes()).all(|node| set >> node & 1 == 0 || free_count_of(node) == 0)
 }
 
 /// Returns true if a frame has this number.
@@ -288,8 +378,8 @@ pub fn table_record(frame: u64) -> &'static TableMeta {
     unsafe { &*TABLES.load(Relaxed).add(frame as usize) }
 }
 
-/// Returns the place for the heap's note about a frame: see `heap.rs`. The initial value is `u16::MAX`. Panics
-/// if no frame has this number.
+/// Returns the place for the heap's note about a frame: see `heap.rs`. The initial value is `u16::MAX`.
+/// Panics if no frame has this number.
 #[inline(always)]
 pub fn heap_place(frame: u64) -> *mut u16 {
     assert!(exists(frame));
@@ -344,11 +434,11 @@ impl FrameCache {
         if buddy.free <= reserve {
             return false;
         }
-        if let Some(first) = buddy.alloc(Self::BATCH_ORDER) {
+        if let Some(first) = buddy.alloc(Self::BATCH_ORDER, Nodes::ANY) {
             // The lowest frame is last in the array, so it is taken first.
             (0..Self::BATCH).for_each(|n| self.frames[n] = (first as usize + Self::BATCH - 1 - n) as u32);
             self.count = Self::BATCH;
-        } else if let Some(frame) = buddy.alloc(0) {
+        } else if let Some(frame) = buddy.alloc(0, Nodes::ANY) {
             self.frames[0] = frame as u32;
             self.count = 1;
         }
@@ -379,24 +469,30 @@ fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
 /// runs out.
 #[inline]
 pub fn alloc(order: u32) -> Option<u64> {
-    alloc_above(order, 0)
+    alloc_above(order, 0, Nodes::ANY)
 }
 
 /// Allocates a block for a program. Leaves a reserve for the kernel.
 #[inline]
 pub fn alloc_for_program(order: u32) -> Option<u64> {
-    alloc_above(order, RESERVE.load(Relaxed))
+    alloc_above(order, RESERVE.load(Relaxed), Nodes::ANY)
 }
 
-/// Allocates a block if at least `reserve` frames stay free. Cached frames do not count.
+/// Allocates a block of these nodes for a program. Leaves a reserve for the kernel, on any nodes.
 #[inline]
-fn alloc_above(order: u32, reserve: u64) -> Option<u64> {
-    if order == 0 {
+pub fn alloc_on(order: u32, nodes: Nodes) -> Option<u64> {
+    alloc_above(order, RESERVE.load(Relaxed), nodes)
+}
+
+/// Allocates a block of these nodes if at least `reserve` frames stay free. Cached frames do not count.
+#[inline]
+fn alloc_above(order: u32, reserve: u64, nodes: Nodes) -> Option<u64> {
+    if order == 0 && nodes == Nodes::ANY {
         return with_cache(|cache| cache.pop(reserve));
     }
     let mut buddy = BUDDY.lock();
     let is_left = order <= MAX_ORDER && buddy.free >= reserve + (1 << order);
-    is_left.then(|| buddy.alloc(order)).flatten()
+    is_left.then(|| buddy.alloc(order, nodes)).flatten()
 }
 
 /// Frees a block.
@@ -407,7 +503,7 @@ fn alloc_above(order: u32, reserve: u64) -> Option<u64> {
 #[inline]
 pub unsafe fn free(frame: u64, order: u32) {
     match order {
-        0 => with_cache(|cache| cache.push(frame)),
+        0 if node_of(frame) == LOCAL => with_cache(|cache| cache.push(frame)),
         _ => BUDDY.lock().free(frame, order),
     }
 }

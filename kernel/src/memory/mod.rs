@@ -9,8 +9,8 @@
 //! | [`tlb`] | the space that each CPU runs, and TLB flushes |
 //! | [`rcu`] | grace periods |
 //!
-//! All memory is visible at [`DIRECT`](crate::arch::layout::DIRECT). The kernel's image lies at the end of the
-//! address space.
+//! All memory is visible at [`DIRECT`](crate::arch::layout::DIRECT). The kernel's image lies at the end of
+//! the address space.
 //!
 //! [`init`] runs once, on the first CPU, before anything allocates. The firmware's and the boot protocol's
 //! tables stay readable, because memory below [`LOW`] never becomes free.
@@ -26,6 +26,7 @@ pub mod stacks;
 pub mod tlb;
 
 use crate::arch::layout::direct;
+use crate::options;
 use crate::start_info::{Region, StartInfo};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
@@ -82,7 +83,7 @@ pub fn init(info: &StartInfo, module: Option<Region>) {
         usable(low).find(|part| part.end - part.start >= records).expect("memory for records of frames");
     let records = Region { start: room.start, end: room.start + records };
     // SAFETY: the memory is mapped and unused; it is excluded from the free memory below.
-    unsafe { frames::init(records, end / PAGE_SIZE) };
+    unsafe { frames::init(records, end / PAGE_SIZE, options::nodes()) };
     for part in usable(low) {
         let part = if part.start == records.start { Region { start: records.end, ..part } } else { part };
         // SAFETY: the memory is mapped and unused.

@@ -35,13 +35,14 @@ use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
 use freehold::platform::atomic::{AtomicU32, Ordering};
 use freehold::platform::{
-    Flush, Format, Frame, FrameRequest, Host, Interrupted, Killed, LockContext, OutOfTables, Pfn, PkeyRights,
-    Platform, Rank, RcuHead, Table, TableMemory, TableMeta,
+    Flush, Format, Frame, FrameRequest, Host, Interrupted, Killed, LockContext, NodeChoice, OutOfTables, Pfn,
+    PkeyRights, Platform, Rank, RcuHead, Table, TableMemory, TableMeta,
 };
 use freehold::space::AddressSpace;
 use freehold_kit::SpaceCpus;
 
 pub mod engine;
+pub mod policy;
 pub mod user;
 
 pub use engine::engine;
@@ -229,13 +230,32 @@ unsafe impl Platform for Machine {
     type Mmu = SpaceCpus;
 
     fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
-        let one = || frames::alloc_for_program(request.order).map(Pfn::new);
+        let nodes = policy::nodes(request.node);
+        let one = || frames::alloc_on(request.order, nodes).map(Pfn::new);
         let count = out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count();
-        // Without a larger block, the engine asks for single frames.
-        if count == 0 && request.order == 0 {
+        // Without a larger block, the engine asks for single frames. A page that cannot move stays where it
+        // is.
+        if count == 0 && request.order == 0 && !matches!(request.node, NodeChoice::Only(_)) {
             charge::refused();
+            current().lacks_node.set(frames::are_used_up(nodes));
         }
         count
+    }
+
+    fn nodes(&self) -> usize {
+        frames::nodes()
+    }
+
+    fn node_of(&self, pfn: Pfn) -> usize {
+        frames::node_of(pfn.get())
+    }
+
+    fn local_node(&self) -> usize {
+        frames::LOCAL
+    }
+
+    fn has_task_policy(&self) -> bool {
+        current().policy.get() != 0
     }
 
     fn alloc_run(&self, _: &FrameRequest<'_, SpaceCpus>, frames: u64) -> Option<Pfn> {

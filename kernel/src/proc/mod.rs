@@ -11,6 +11,7 @@
 //! | [`maps`] | reports of what is mapped: maps, smaps, pagemap, mem |
 //! | [`query`] | the request of maps for one VMA |
 //! | [`scan`] | the request of pagemap for ranges of pages |
+//! | [`numa_maps`] | the policies of mappings, and the nodes of their pages |
 //! | [`clear_refs`] | clear_refs, which clears marks of pages |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
@@ -26,6 +27,7 @@ pub mod clear_refs;
 pub mod descriptors;
 pub mod huge;
 pub mod maps;
+pub mod numa_maps;
 pub mod process;
 pub mod query;
 pub mod scan;

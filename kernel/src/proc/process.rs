@@ -12,7 +12,7 @@ use crate::files::tree::{self, Jump, Listed, Listing, Node, listed};
 use crate::files::{File, names};
 use crate::proc::maps::{self, Memory, Opened, Pages, space};
 use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text, text_if};
-use crate::proc::{clear_refs::clear_refs, descriptors::Folder, subject::Subject};
+use crate::proc::{clear_refs::clear_refs, descriptors::Folder, numa_maps, subject::Subject};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
 use crate::process::{
@@ -42,8 +42,8 @@ type Text = fn(&Process) -> Result<Vec<u8>, Errno>;
 enum Usable {
     /// The file can be read as long as the process or thread exists.
     WhileKnown,
-    /// The file can be opened until the process ends; then, the open fails with this error. The open file can be
-    /// read for ever.
+    /// The file can be opened until the process ends; then, the open fails with this error. The open file can
+    /// be read for ever.
     UntilEnd(Errno),
 }
 
@@ -58,7 +58,7 @@ const TEXTS: &[(&str, Usable, Text)] = &[
     ("mountinfo", Usable::UntilEnd(Errno::EINVAL), |_| Ok(mountinfo())),
     ("auxv", Usable::UntilEnd(Errno::ESRCH), |process| Ok(auxv(process))),
     ("cgroup", Usable::WhileKnown, |_| Ok(b"0::/\n".to_vec())),
-    ("numa_maps", Usable::WhileKnown, |process| Ok(numa_maps(process))),
+    ("numa_maps", Usable::WhileKnown, numa_maps::text),
 ];
 
 /// The symbolic links in a folder.
@@ -531,16 +531,4 @@ fn escaped(path: &[u8]) -> Vec<u8> {
 fn mountinfo() -> Vec<u8> {
     b"1 0 0:1 / / rw - tmpfs tmpfs rw\n2 1 0:2 / /proc rw - proc proc rw\n3 1 0:3 / /sys rw - sysfs sysfs rw\n"
         .to_vec()
-}
-
-/// Makes numa_maps, for a machine with one node.
-fn numa_maps(process: &Process) -> Vec<u8> {
-    use core::fmt::Write;
-    let mut out = String::new();
-    let Some(space) = space(process) else { return Vec::new() };
-    for smap in space.smaps(0) {
-        let pages = smap.usage.rss / PAGE_SIZE;
-        let _ = writeln!(out, "{:08x} default N0={pages} kernelpagesize_kB=4", smap.line.start);
-    }
-    out.into_bytes()
 }

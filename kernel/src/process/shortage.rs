@@ -1,21 +1,22 @@
 //! The end of the process with the most memory, if memory is used up.
 //!
-//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE). If that is
-//! not enough, a process ends:
+//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE). If that
+//! is not enough, a process ends:
 //!
 //! | situation | reaction |
 //! | --- | --- |
 //! | a page fault gets no frame | the largest process ends; the fault is repeated, or the thread ends with its process |
+//! | a page fault gets no frame of the nodes of its strict memory policy, although other nodes have memory | the thread's own process ends |
 //! | a call fails with ENOMEM because memory is short | the largest process ends and the call is repeated; if that is the caller's process, the call fails |
 //! | a call begins while half of the reserve is used | the largest process ends before the call is performed |
 //!
-//! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory that it
-//! has caused (`sched/charge.rs`), in pages. Kernel memory that ended processes have left counts for the
-//! processes that have files of it. As on Linux, oom_score_adj adds thousandths of all memory, and
+//! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory
+//! that it has caused (`sched/charge.rs`), in pages. Kernel memory that ended processes have left counts for
+//! the processes that have files of it. As on Linux, oom_score_adj adds thousandths of all memory, and
 //! -1000 exempts the process. The first process ends only if there is no other, because its end stops the
-//! machine. The thread that found memory short frees the private pages of the other process (`victim.rs`), which
-//! may be unable to end soon, and waits for its end if memory is still short. A killed process needs no memory
-//! to end: its calls fail, and its threads leave every wait.
+//! machine. The thread that found memory short frees the private pages of the other process (`victim.rs`),
+//! which may be unable to end soon, and waits for its end if memory is still short. A killed process needs no
+//! memory to end: its calls fail, and its threads leave every wait.
 //!
 //! `calls/mod.rs` and `process/fault.rs` call this file. The program `shortage.c` of the tests checks which
 //! process ends, and `pageout.c` checks that discardable pages are freed first.
@@ -137,6 +138,13 @@ pub fn relieve(need: Need) -> bool {
     if here.is_killed() {
         return false;
     }
+    // The end of another process would not help: its memory may be on other nodes.
+    if here.lacks_node.take() {
+        if need == Need::Must {
+            say!("process {}: killed, the nodes of its memory policy have no memory", here.process().pid);
+        }
+        return false;
+    }
     let survey = Survey::new();
     if let Some(ending) = survey.ending
         && !released(&ending)
@@ -166,8 +174,8 @@ fn released(process: &Arc<Process>) -> bool {
     waited_for(process)
 }
 
-/// Waits until memory is free, the process has ended, or [`PATIENCE_NS`] are over. Returns false if the calling
-/// thread has to end.
+/// Waits until memory is free, the process has ended, or [`PATIENCE_NS`] are over. Returns false if the
+/// calling thread has to end.
 fn waited_for(process: &Process) -> bool {
     let deadline = clock::now_ns() + PATIENCE_NS;
     let is_over = || {

@@ -67,8 +67,6 @@ pub struct PosixThread {
     pub resumed: Cell<Option<u64>>,
     /// Minor and major faults. Only the thread itself writes them.
     pub faults: [AtomicU64; 2],
-    /// The memory policy, encoded by `calls/policies.rs`; 0 is the default policy.
-    pub policy: Cell<u64>,
     /// The state of tracing.
     pub trace: trace::Trace,
     /// The thread's name, set by exec and by `PR_SET_NAME`; unused bytes are 0.
@@ -126,7 +124,6 @@ impl Thread {
             restart: Cell::new(None),
             resumed: Cell::new(None),
             faults: [AtomicU64::new(0), AtomicU64::new(0)],
-            policy: Cell::new(0),
             trace: trace::Trace::default(),
             comm: SpinLock::new([0; 16]),
         };

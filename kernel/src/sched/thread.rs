@@ -67,6 +67,13 @@ pub struct Thread {
     pub account: Arc<Account>,
     /// True if the thread was refused memory and nothing has reacted yet.
     pub wants_memory: Cell<bool>,
+    /// The memory policy, encoded by `platform/policy.rs`; 0 is the default policy.
+    pub policy: Cell<u64>,
+    /// The node that a policy of the thread used last, if it distributes pages over nodes.
+    pub last_node: Cell<usize>,
+    /// True if the thread was refused memory because of a policy although other nodes have memory, and
+    /// nothing has reacted yet.
+    pub lacks_node: Cell<bool>,
     /// Data of a program's thread; `None` for an idle thread.
     pub data: Option<Box<dyn ProgramData>>,
 }
@@ -112,8 +119,8 @@ pub fn current() -> &'static Thread {
 }
 
 impl Thread {
-    /// Makes a thread whose program continues with `frame` and these vector registers. `account` is the account
-    /// of its process. Returns `None` if there is no memory for a stack.
+    /// Makes a thread whose program continues with `frame` and these vector registers. `account` is the
+    /// account of its process. Returns `None` if there is no memory for a stack.
     pub fn new(
         tid: u32,
         account: Arc<Account>,
@@ -161,6 +168,9 @@ impl Thread {
             moved: Moved::new(),
             account: Arc::default(),
             wants_memory: Cell::new(false),
+            policy: Cell::new(0),
+            last_node: Cell::new(usize::MAX),
+            lacks_node: Cell::new(false),
             data: None,
         }
     }
@@ -235,9 +245,9 @@ impl Thread {
     }
 }
 
-/// The place to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the number of the sleep.
-/// Written under the locks of both the old and the new list. If a thread does not find itself at its place, and
-/// this value was the same before and after the search, the thread is in no list.
+/// The place to which [`requeue`](super::wait::requeue) has moved a thread's sleep, and the number of the
+/// sleep. Written under the locks of both the old and the new list. If a thread does not find itself at its
+/// place, and this value was the same before and after the search, the thread is in no list.
 pub struct Moved(SpinLock<Option<(u64, Place)>>);
 
 impl Moved {

@@ -130,6 +130,9 @@ impl<P: Platform> FrameCache<P> {
     pub fn free<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
         if !frames.is_empty() {
             platform.uncharge(frames);
+            if platform.nodes() > 1 {
+                self.free_distant(platform, frames);
+            }
             let (left, shrink) = self.magazines.with(|magazine| {
                 // Relaxed: the flag is only a request.
                 (magazine.push(frames), magazine.shrink.load(Relaxed))
@@ -140,6 +143,21 @@ impl<P: Platform> FrameCache<P> {
             }
         }
         frames.clear();
+    }
+
+    /// Frees the frames that do not belong to the node of this CPU, so that later requests without a policy
+    /// get local frames.
+    #[cold]
+    fn free_distant<const N: usize>(&self, platform: &P, frames: &mut ArrayVec<Pfn, N>) {
+        let (local, mut distant) = (platform.local_node(), ArrayVec::<Pfn, N>::new());
+        frames.retain(|frame| {
+            let is_local = platform.node_of(*frame) == local;
+            if !is_local {
+                distant.push(*frame);
+            }
+            is_local
+        });
+        self.free_to_platform(platform, &distant);
     }
 
     /// Like [`free`](Self::free), but bypasses the caches.

@@ -168,10 +168,7 @@ impl<P: Platform> Memory<P> {
     pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
         let owner = PageOwner::Space(space);
         let request = FrameRequest::pages(FramePurpose::Anonymous).of(owner);
-        let frame = match page.policy {
-            0 => self.frames.alloc(&self.platform, request)?,
-            _ => FrameCache::alloc_on(&self.platform, &request.on(NodeChoice::of(page)))?,
-        };
+        let frame = self.alloc_by(request, NodeChoice::of(&self.platform, page))?;
         let frame = self.charged(frame, owner)?;
         self.platform.frame(frame).init_anon(page);
         if zero {
@@ -180,12 +177,21 @@ impl<P: Platform> Memory<P> {
         Ok(frame)
     }
 
+    /// Allocates a frame of these nodes.
+    #[inline(always)]
+    fn alloc_by(&self, request: FrameRequest<'_, P::Mmu>, node: NodeChoice) -> Result<Pfn, NoMemory> {
+        match node {
+            NodeChoice::Any => self.frames.alloc(&self.platform, request),
+            node => FrameCache::alloc_on(&self.platform, &request.on(node)),
+        }
+    }
+
     /// Allocates a frame for the page `index` of a page cache, which gets the only reference. The contents
     /// are undefined.
     pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
         let owner = PageOwner::File(FileId::new(kind.rmap));
         let request = FrameRequest::pages(FramePurpose::File).of(owner);
-        let frame = self.frames.alloc(&self.platform, request)?;
+        let frame = self.alloc_by(request, NodeChoice::of_task(&self.platform))?;
         let frame = self.charged(frame, owner)?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)

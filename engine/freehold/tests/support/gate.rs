@@ -31,7 +31,7 @@ use std::{
     ptr::NonNull,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
         mpsc::Sender,
     },
 };
@@ -141,6 +141,8 @@ pub struct Gated {
     pub tables: Arc<AtomicU64>,
     /// The number of nodes. Successive blocks of 2 MiB belong to successive nodes.
     pub nodes: usize,
+    /// True if tasks have a policy.
+    pub task_policy: Arc<AtomicBool>,
 }
 
 /// One call of `alloc_frames` or `alloc_run`.
@@ -201,6 +203,7 @@ impl Gated {
             asked: Arc::default(),
             tables: Arc::default(),
             nodes: 1,
+            task_policy: Arc::default(),
         }
     }
 
@@ -208,7 +211,7 @@ impl Gated {
     /// each, and the pages are distributed over these nodes.
     fn suits(&self, node: NodeChoice, pfn: Pfn) -> bool {
         match node {
-            NodeChoice::Any => true,
+            NodeChoice::Any | NodeChoice::Task => true,
             NodeChoice::Only(node) => self.node_of(pfn) == node,
             NodeChoice::Policy { tag, page } => {
                 let nodes: Vec<usize> = (0..64).filter(|node| tag >> node & 1 != 0).collect();
@@ -337,7 +340,7 @@ unsafe impl Platform for Gated {
         let FrameRequest { order, node, .. } = *request;
         let frames = if out.len() == 1 { AskedFrames::One } else { AskedFrames::Batch };
         exempt(|| self.asked.lock().unwrap().push(Asked::new(request, frames)));
-        if node == NodeChoice::Any {
+        if matches!(node, NodeChoice::Any | NodeChoice::Task) {
             return self.machine.alloc_frames(request, out);
         }
         // Takes blocks one by one, and returns those that do not suit.
@@ -364,6 +367,10 @@ unsafe impl Platform for Gated {
 
     fn node_of(&self, pfn: Pfn) -> usize {
         (pfn.get() / 512) as usize % self.nodes
+    }
+
+    fn has_task_policy(&self) -> bool {
+        self.task_policy.load(SeqCst)
     }
 
     unsafe fn free_frames(&self, frames: &[Pfn]) {
