@@ -152,13 +152,7 @@ fn become_zombie(process: &Arc<Process>) {
     if process.pid == 1 {
         halt::exit(status.code());
     }
-    for child in process::all() {
-        preempt_point();
-        let signal = child.parent_signal.load(Relaxed);
-        if signal != 0 && child.parent_pid() == process.pid {
-            signal::send(&child, None, Info::from_here(signal, 0));
-        }
-    }
+    tell_children(process);
     give_children_away(process);
     segments::forget();
     semaphores::undo(process);
@@ -168,6 +162,25 @@ fn become_zombie(process: &Arc<Process>) {
     // What is left belongs to files that other processes have.
     process.account.end();
     tell(process, status);
+}
+
+/// Sends the children of a process the signals that they have requested for the end of their parent
+/// (PR_SET_PDEATHSIG). The number of children is unlimited, so each child is found on its own.
+fn tell_children(process: &Process) {
+    let mut from = 0;
+    let mut next = || {
+        let children = process.children.lock();
+        let (pid, child) = children.range(from..).next()?;
+        from = pid + 1;
+        Some(child.clone())
+    };
+    while let Some(child) = next() {
+        preempt_point();
+        let signal = child.parent_signal.load(Relaxed);
+        if signal != 0 {
+            signal::send(&child, None, Info::from_here(signal, 0));
+        }
+    }
 }
 
 /// Hands the children of a process to its heir.
@@ -187,7 +200,7 @@ fn give_children_away(process: &Process) {
     }
     heir.children.lock().append(&mut orphans);
     drop(family);
-    ended.values().for_each(|orphan| tell_parent(orphan, SIGCHLD));
+    ended.values().for_each(|orphan| tell_parent(&heir, orphan, SIGCHLD));
     wait::wake(heir.child_key(), usize::MAX);
 }
 
@@ -212,17 +225,16 @@ fn tell(process: &Arc<Process>, status: Status) {
     }
     drop(children);
     drop(family);
-    tell_parent(process, signal);
+    tell_parent(&parent, process, signal);
     wait::wake(parent.child_key(), usize::MAX);
     wait::wake(process.end_key(), usize::MAX);
 }
 
 /// Sends the parent the signal for the end of a process.
-fn tell_parent(process: &Process, signal: u32) {
-    let parent = process.parent();
+fn tell_parent(parent: &Arc<Process>, process: &Process, signal: u32) {
     let status = *process.status.lock();
-    if let (Some(parent), Some(status), 1..=signal::MAX_SIGNAL) = (parent, status, signal) {
+    if let (Some(status), 1..=signal::MAX_SIGNAL) = (status, signal) {
         let (code, value) = status.code_and_value();
-        signal::send(&parent, None, job::child_info(process, signal, code, value));
+        signal::send(parent, None, job::child_info(process, signal, code, value));
     }
 }

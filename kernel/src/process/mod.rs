@@ -57,7 +57,7 @@ pub mod trace;
 pub mod userfault;
 pub mod victim;
 
-use crate::arch::lock::SpinLock;
+use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::files::access::Running;
 use crate::files::table::Limit;
 use crate::memory::{account::Account, stacks};
@@ -166,7 +166,7 @@ pub struct Tracees {
 pub struct Process {
     /// The number of the process.
     pub pid: u32,
-    /// The parent; `None` for the first process.
+    /// The parent; `None` for the first process, and once the process has no number any more ([`forget`]).
     parent: SpinLock<Option<Arc<Process>>>,
     /// The parent's number, 0 for none. Written under the lock of `parent`.
     parent_pid: AtomicU32,
@@ -490,10 +490,12 @@ pub fn all() -> impl Iterator<Item = Arc<Process>> {
 }
 
 /// Returns all processes in the order of their numbers, also those that are made during the iteration. The
-/// number of a process is larger than its parent's, so a signal to a group reaches the parent first.
+/// number of a process is larger than its parent's, so a signal to a group reaches the parent first. Each element
+/// is a preemption point.
 pub fn all_and_new() -> impl Iterator<Item = Arc<Process>> {
     let mut from = 0;
     core::iter::from_fn(move || {
+        preempt_point();
         let all = ALL.lock();
         let (pid, process) = all.range(from..).next()?;
         from = pid + 1;
@@ -530,7 +532,9 @@ pub fn pids() -> Vec<u32> {
     ALL.lock().keys().copied().collect()
 }
 
-/// Removes a process from the list of processes. Its number is not used again.
+/// Removes a process from the list of processes. Its number is not used again. The process gives up its parent:
+/// a pidfd or a file of /proc that keeps the process would otherwise keep all its ancestors, and the drop of a
+/// long chain would need more than a kernel stack. The caller holds a reference to the parent.
 pub fn forget(pid: u32) {
     let mut all = ALL.lock();
     let gone = all.remove(&pid);
@@ -538,7 +542,8 @@ pub fn forget(pid: u32) {
         process.is_forgotten.store(true, Relaxed);
     }
     drop(all);
-    drop(gone);
+    let parent = gone.as_ref().and_then(|process| process.parent.lock().take());
+    drop((parent, gone));
 }
 
 /// Guards the relation of parents and children. Held while a process gets a parent, notifies its parent of

@@ -12,9 +12,10 @@
 
 use crate::errno;
 use crate::process::{self, Process, signal::types::Report, status::Status};
-use crate::sched::current;
 use crate::sched::wait::{self, Sleep, Woken};
+use crate::sched::{charge, current};
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
 use freehold::error::Errno;
 use linux_raw_sys::general::*;
@@ -94,9 +95,45 @@ pub fn wait_child(which: Which, options: u32) -> Result<Option<Found>, Errno> {
     }
 }
 
-/// Returns true if a wait of the calling thread, a thread of `process`, includes this child. A child that the
-/// process traces is included whatever its signal is.
-fn is_meant(process: &Process, child: &Process, which: Which, options: u32) -> bool {
+/// The threads whose children belong to the calling thread, for __WNOTHREAD: the thread itself and, for the oldest
+/// thread of a process, the threads that have ended.
+struct Makers {
+    here: u32,
+    /// The numbers of all threads in their order, if the calling thread is the oldest one.
+    live: Option<Vec<u32>>,
+}
+
+impl Makers {
+    /// Makes the list for the calling thread, a thread of `process`. Without the list a wait would compare every
+    /// child with every thread, and both may be many.
+    ///
+    /// # Errors
+    ///
+    /// ENOMEM.
+    fn of_caller(process: &Process) -> Result<Self, Errno> {
+        let here = current().tid();
+        let mut live = Vec::new();
+        loop {
+            let count = process.threads.lock().len();
+            charge::reserve(&mut live, count)?;
+            let threads = process.threads.lock();
+            if threads.len() <= live.capacity() {
+                live.extend(threads.iter().map(|thread| thread.tid()));
+                break;
+            }
+        }
+        live.sort_unstable();
+        Ok(Makers { here, live: (live.first() == Some(&here)).then_some(live) })
+    }
+
+    /// Returns true if the children of this thread belong to the calling thread.
+    fn has(&self, maker: u32) -> bool {
+        maker == self.here || self.live.as_ref().is_some_and(|live| live.binary_search(&maker).is_err())
+    }
+}
+
+/// Returns true if a wait includes this child. A child that the process traces is included whatever its signal is.
+fn is_meant(child: &Process, which: Which, options: u32, makers: Option<&Makers>) -> bool {
     let by_which = match which {
         Which::Any => true,
         Which::Pid(pid) => child.pid == pid,
@@ -105,16 +142,7 @@ fn is_meant(process: &Process, child: &Process, which: Which, options: u32) -> b
     let is_clone = child.exit_signal.load(Relaxed) != SIGCHLD;
     let by_signal =
         options & __WALL != 0 || is_clone == (options & __WCLONE != 0) || child.ended_traced.load(Relaxed);
-    by_which && by_signal && (options & __WNOTHREAD == 0 || is_of_caller(process, child))
-}
-
-/// Returns true if the calling thread has made this child. The children of threads that have ended belong to
-/// the oldest thread of the process.
-fn is_of_caller(process: &Process, child: &Process) -> bool {
-    let (maker, here) = (child.maker.load(Relaxed), current().tid());
-    let threads = process.threads.lock();
-    let is_oldest = || threads.iter().all(|thread| thread.tid() != maker && thread.tid() >= here);
-    maker == here || is_oldest()
+    by_which && by_signal && makers.is_none_or(|makers| makers.has(child.maker.load(Relaxed)))
 }
 
 /// Takes an event of the selected tracees. Returns `None` if no tracee is selected, and `Some(None)` if there
@@ -150,14 +178,16 @@ fn take_tracee(process: &Process, which: Which, options: u32) -> Option<Option<F
 }
 
 /// Takes an event of the selected tracees or children. Returns `None` if there is no event. Fails with ECHILD
-/// if no tracee and no child is selected, or if all children have ended and the call does not wait for ends.
+/// if no tracee and no child is selected, or if all children have ended and the call does not wait for ends;
+/// with ENOMEM.
 fn take_child(process: &Process, which: Which, options: u32) -> Result<Option<Found>, Errno> {
     let traced = take_tracee(process, which, options);
     if let Some(Some(found)) = traced {
         return Ok(Some(found));
     }
+    let makers = if options & __WNOTHREAD != 0 { Some(Makers::of_caller(process)?) } else { None };
     let mut children = process.children.lock();
-    let meant = || children.values().filter(|child| is_meant(process, child, which, options));
+    let meant = || children.values().filter(|child| is_meant(child, which, options, makers.as_ref()));
     // A child that has ended has no other event.
     let may_have_event = |child: &Process| options & WEXITED != 0 || child.status.lock().is_none();
     if !meant().any(|child| may_have_event(child)) {
