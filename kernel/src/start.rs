@@ -23,7 +23,7 @@ use crate::files::table::{self, FileTable};
 use crate::files::tree::{self, Node};
 use crate::files::{devices, open::Open, unpack};
 use crate::memory::{self, frames, stacks, tlb};
-use crate::process::exec::{self, Loaded, Strings};
+use crate::process::exec::{self, Loaded, Strings, Texts};
 use crate::process::signal::frame::AlternateStack;
 use crate::process::userfault;
 use crate::process::{
@@ -127,11 +127,9 @@ fn strings(module: &'static [u8], line: &str) -> Strings {
         Some(ended.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>())
     };
     let usual = || alloc::vec![b"PATH=/bin:/usr/bin:/sbin:/usr/sbin".to_vec(), b"HOME=/".to_vec()];
-    Strings {
-        arguments: listed(b".boot/args")
-            .unwrap_or_else(|| words::words(line).map(Iterator::collect).collect()),
-        environment: listed(b".boot/env").unwrap_or_else(usual),
-    }
+    let arguments = listed(b".boot/args").unwrap_or_else(|| words::words(line).map(Iterator::collect).collect());
+    let environment = listed(b".boot/env").unwrap_or_else(usual);
+    Strings { arguments: Texts(arguments), environment: Texts(environment) }
 }
 
 /// Ends the machine because the first program cannot run. The status is that of a shell: 127 if a file is
@@ -156,13 +154,13 @@ fn refuse(path: &[u8], error: Errno) -> ! {
 fn run_first(mut strings: Strings) {
     let root = tree::root();
     let alone = root.child(b"program").ok();
-    let path = match (&alone, strings.arguments.first()) {
+    let path = match (&alone, strings.arguments.0.first()) {
         (Some(_), _) => b"/program".to_vec(),
         (None, Some(path)) => path.clone(),
         (None, None) => b"/init".to_vec(),
     };
-    if strings.arguments.is_empty() {
-        strings.arguments.push(path.clone());
+    if strings.arguments.0.is_empty() {
+        strings.arguments.0.push(path.clone());
     }
     let found = tree::lookup(&root, &path, true);
     let node = found.and_then(exec::begin);
@@ -206,5 +204,5 @@ fn run_first(mut strings: Strings) {
         record::begin(proc::huge::mode());
     }
     record::of_exec(&thread, &process, &first, clock::now_ns());
-    scheduler::enqueue(thread);
+    scheduler::enqueue_new(thread);
 }

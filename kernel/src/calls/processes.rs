@@ -14,7 +14,7 @@ use crate::files::tree::{self, Kind, Node};
 use crate::platform::Space;
 use crate::platform::user::{self, UserPtr};
 use crate::process::clone::{self, Request};
-use crate::process::exec::{self, Loaded, Strings};
+use crate::process::exec::{self, Loaded, Strings, Texts};
 use crate::process::reap::{self, Which};
 use crate::process::signal::{self, Action, Info, MAX_SIGNAL, job};
 use crate::process::{exit, renew, signal::frame::AlternateStack, status::Status, trace};
@@ -180,8 +180,8 @@ fn execute(frame: &mut Frame, node: Arc<Node>, path: Vec<u8>, arguments: u64, en
         environment: read_strings(environment, &mut room)?,
     };
     // As on Linux, a program always has a first argument.
-    if strings.arguments.is_empty() {
-        strings.arguments.push(Vec::new());
+    if strings.arguments.0.is_empty() {
+        strings.arguments.0.push(Vec::new());
     }
     let here = current().place().directory.lock().clone();
     let node = exec::interpret(node, &path, &here, &mut strings)?;
@@ -250,22 +250,22 @@ fn become_program(space: Space, path: &[u8], name: Vec<u8>) {
 
 /// Reads an array of strings that ends with a null pointer. Subtracts the size of the strings and their
 /// pointers from `room`.
-fn read_strings(at: u64, room: &mut usize) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut strings = Vec::new();
+fn read_strings(at: u64, room: &mut usize) -> Result<Texts, Errno> {
+    let mut strings = Texts::default();
     if at == 0 {
         return Ok(strings);
     }
     loop {
         checkpoint()?;
-        let place = UserPtr::<u64>::new(at).add(strings.len() as u64).read()?;
+        let place = UserPtr::<u64>::new(at).add(strings.0.len() as u64).read()?;
         if place == 0 {
             return Ok(strings);
         }
         charge::admit()?;
-        charge::reserve(&mut strings, 1)?;
+        charge::reserve(&mut strings.0, 1)?;
         let text = user::read_string(place, exec::MAX_ARGUMENT.min(*room))?.ok_or(errno::E2BIG)?;
         *room = room.checked_sub(text.len() + 9).ok_or(errno::E2BIG)?;
-        strings.push(text);
+        strings.0.push(text);
     }
 }
 

@@ -167,7 +167,7 @@ pub fn clone(frame: &mut Frame, request: &Request) -> Result<u64, Errno> {
     if event.is_some() {
         trace::follow(&process, &thread);
     }
-    scheduler::enqueue(thread);
+    scheduler::enqueue_new(thread);
     if let Some(event) = event {
         trace::stop_at(frame, event, tid);
     }

@@ -9,6 +9,7 @@
 
 use crate::arch::clock;
 use crate::arch::frame::{Frame, UserAddr};
+use crate::arch::preempt::preempt_point;
 use crate::errno;
 use crate::files::access::Running;
 use crate::files::tree::{self, Node};
@@ -66,10 +67,23 @@ pub fn room_for_strings(stack: u64) -> usize {
 type Headers = Vec<ProgramHeader>;
 
 /// Arguments and environment of a program, without the terminating zero bytes.
-#[derive(Default, Clone)]
+#[derive(Default)]
 pub struct Strings {
-    pub arguments: Vec<Vec<u8>>,
-    pub environment: Vec<Vec<u8>>,
+    pub arguments: Texts,
+    pub environment: Texts,
+}
+
+/// A list of strings, which may be hundreds of thousands.
+#[derive(Default)]
+pub struct Texts(pub Vec<Vec<u8>>);
+
+impl Drop for Texts {
+    // The drop of a plain list would let in no interrupts.
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {
+            preempt_point();
+        }
+    }
 }
 
 /// A program that is loaded into a new address space.
@@ -248,7 +262,7 @@ const FIRST_LINE: usize = 256;
 ///
 /// # Errors
 ///
-/// ENOEXEC if the first line names no program, ELOOP if scripts are nested too deeply; fails also like
+/// ENOEXEC if the first line names no program, ELOOP if scripts are nested too deeply, ENOMEM; fails also like
 /// [`tree::lookup`] and [`begin`].
 pub fn interpret(
     mut node: Running,
@@ -275,8 +289,9 @@ pub fn interpret(
             arguments.push(argument.to_vec());
         }
         arguments.push(core::mem::replace(&mut path, program.to_vec()));
-        arguments.extend(strings.arguments.drain(..).skip(1));
-        strings.arguments = arguments;
+        let all = &mut strings.arguments.0;
+        charge::reserve(all, arguments.len())?;
+        all.splice(..all.len().min(1), arguments);
         node = begin(tree::lookup(here, program, true)?)?;
     }
     Err(errno::ELOOP)
@@ -481,8 +496,8 @@ fn write_stack(
         places.reverse();
         Ok((places, end.map_or(0..0, |end| start..end)))
     };
-    let (environment, env) = put_all(&strings.environment)?;
-    let (arguments, args) = put_all(&strings.arguments)?;
+    let (environment, env) = put_all(&strings.environment.0)?;
+    let (arguments, args) = put_all(&strings.arguments.0)?;
     let mut random = [0; 16];
     crate::arch::random::fill(&mut random);
     let random = put(&random)?;

@@ -1,10 +1,12 @@
 //! The scheduler chooses which thread runs on which CPU. Each CPU has a queue, each thread gets a time slice
-//! of [`SLICE_NS`], and idle CPUs take threads from other queues.
+//! ([`slice_ns`]), and idle CPUs take threads from other queues.
 //!
 //! The thread that has run least is first in a queue, as in Linux's CFS (2007). [`Thread::virtual_ns`] counts
-//! how long a thread has run, and queues are sorted by it. A thread that enters a queue starts at least at
-//! the queue's floor, the virtual time of the thread that was picked last, so sleeping earns no credit. An
-//! entering thread preempts a running thread whose virtual time is larger by [`AHEAD_NS`].
+//! how long a thread has run, and queues are sorted by it. An entering thread preempts a running thread whose
+//! virtual time is larger by [`AHEAD_NS`]. The queue's floor, the virtual time of the thread that was picked
+//! last, limits the virtual time with which a thread enters ([`Entry`]): a thread that slept is at most
+//! [`LEAD_NS`] below the floor, and a new thread is [`SLICE_NS`] above it. A process that makes threads without
+//! end therefore delays no thread that mostly sleeps, and neither sleeping nor forking earns run time.
 //!
 //! Each queue has a spin lock, and no code holds two of these locks. A thread is in at most one queue, and
 //! only while it is runnable and on no CPU. A thread leaves its CPU only in [`switch`], which no thread may
@@ -26,14 +28,21 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use core::ptr;
 use core::sync::atomic::{
-    AtomicU64,
+    AtomicU64, AtomicUsize,
     Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst},
 };
 use linux_raw_sys::general::__NR_clone;
 use x86_64::registers::model_specific::Msr;
 
-/// The time that a thread may run while other threads wait for its CPU.
-pub const SLICE_NS: u64 = 10_000_000;
+/// The longest time that a thread may run while other threads wait for its CPU.
+const SLICE_NS: u64 = 10_000_000;
+/// The shortest such time.
+const SHORTEST_SLICE_NS: u64 = 100_000;
+/// The time in which each thread of a queue is to run once, if the slices are not shorter than the shortest one.
+const ROUND_NS: u64 = 50_000_000;
+/// Lead of a thread that slept over the threads that ran. Many threads that wake at once delay others by this time
+/// each.
+const LEAD_NS: u64 = 100_000;
 /// Difference of virtual times at which a thread that becomes runnable preempts the running thread.
 const AHEAD_NS: u64 = 1_000_000;
 
@@ -44,6 +53,27 @@ const USER_GS_BASE: u32 = 0xc000_0102;
 
 /// The threads that wait for each CPU.
 static QUEUES: [SpinLock<Queue>; MAX_CPUS] = [const { SpinLock::new(Queue::new()) }; MAX_CPUS];
+
+/// Number of threads in each queue. Written under the lock of the queue. Relaxed: the number is a hint.
+static LENGTHS: [AtomicUsize; MAX_CPUS] = [const { AtomicUsize::new(0) }; MAX_CPUS];
+
+/// Returns the time that a thread may run on the calling CPU before a waiting thread gets its turn. The more
+/// threads wait, the shorter it is, so that a thread that cannot go ahead of the others waits less.
+pub fn slice_ns() -> u64 {
+    let threads = LENGTHS[cpu::number()].load(Relaxed) as u64 + 1;
+    (ROUND_NS / threads).clamp(SHORTEST_SLICE_NS, SLICE_NS)
+}
+
+/// The reason why a thread enters a queue.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Entry {
+    /// The thread is new. It runs after the threads that are in the queue already.
+    New,
+    /// The thread has slept. It keeps a small lead, so that threads that run for long do not delay it.
+    Woken,
+    /// The thread has left its CPU to another thread.
+    Preempted,
+}
 
 /// The queue of a CPU.
 ///
@@ -63,11 +93,19 @@ impl Queue {
 
     /// Adds a thread. A thread that `moved` from another CPU starts at the floor. Returns the thread's
     /// virtual time.
-    fn insert(&mut self, thread: Arc<Thread>, moved: bool) -> u64 {
+    fn insert(&mut self, thread: Arc<Thread>, entry: Entry, moved: bool) -> u64 {
         let before = thread.virtual_ns.load(Relaxed);
-        let own = if moved { self.floor } else { before.max(self.floor) };
+        let own = match entry {
+            Entry::New => self.floor + SLICE_NS,
+            Entry::Woken | Entry::Preempted if moved => self.floor,
+            Entry::Woken => before.max(self.floor.saturating_sub(LEAD_NS)),
+            Entry::Preempted => before.max(self.floor),
+        };
         thread.virtual_ns.store(own, Relaxed);
-        let at = self.threads.partition_point(|other| other.virtual_ns.load(Relaxed) <= own);
+        // Of the threads that woke with the same lead, the last one is first. Many threads that wake at once and
+        // do not sleep again delay no thread that wakes later.
+        let first = own + u64::from(entry != Entry::Woken);
+        let at = self.threads.partition_point(|other| other.virtual_ns.load(Relaxed) < first);
         self.threads.insert(at, thread);
         own
     }
@@ -82,6 +120,15 @@ impl Queue {
         self.threads.pop_front()
     }
 }
+
+/// Removes and returns the first thread of the calling CPU's queue, if its virtual time is at most `most`.
+fn pop_own(number: usize, most: u64) -> Option<Arc<Thread>> {
+    let mut queue = QUEUES[number].lock();
+    let first = queue.pop_before(most);
+    LENGTHS[number].store(queue.threads.len(), Relaxed);
+    first
+}
+
 /// Idle CPUs, one bit each. A CPU sets its bit and then looks for threads again. A waker queues a thread and
 /// then reads this word.
 static IDLE: AtomicU64 = AtomicU64::new(0);
@@ -119,12 +166,20 @@ fn advance_rcu() {
     preempt::release();
 }
 
+/// Puts a new thread into a queue.
+pub fn enqueue_new(thread: Arc<Thread>) {
+    enqueue(thread, Entry::New);
+}
+
 /// Puts a runnable thread that is in no queue into a queue.
-pub fn enqueue(thread: Arc<Thread>) {
+fn enqueue(thread: Arc<Thread>, entry: Entry) {
     let target = place(&thread);
     jitter::stall();
     let moved = thread.last_cpu.load(Relaxed) != target;
-    let own = QUEUES[target].lock().insert(thread, moved);
+    let mut queue = QUEUES[target].lock();
+    let own = queue.insert(thread, entry, moved);
+    LENGTHS[target].store(queue.threads.len(), Relaxed);
+    drop(queue);
     // SeqCst: pairs with `idle`, where a CPU stores its bit and then looks at its queue. Either this CPU sees
     // the bit, or the idle CPU sees the thread.
     let idles = IDLE.load(SeqCst) >> target & 1 != 0;
@@ -179,7 +234,7 @@ pub fn kick(thread: &Thread) {
 /// Removes and returns the next thread for the calling CPU, from its own queue or else from another queue.
 fn pick() -> Option<Arc<Thread>> {
     let number = cpu::number();
-    let own = QUEUES[number].lock().pop_before(u64::MAX);
+    let own = pop_own(number, u64::MAX);
     own.or_else(|| steal(number))
 }
 
@@ -189,6 +244,7 @@ fn steal(number: usize) -> Option<Arc<Thread>> {
     let taken = (1..count).map(|n| (number + n) % count).find_map(|other| {
         let queue = &mut QUEUES[other].lock().threads;
         let at = queue.iter().position(|thread| thread.affinity.load(Relaxed) >> number & 1 != 0)?;
+        LENGTHS[other].store(queue.len() - 1, Relaxed);
         queue.remove(at)
     });
     if let Some(thread) = &taken {
@@ -205,7 +261,7 @@ pub fn block() {
         // could wait for each other in a cycle. This CPU therefore switches to the idle thread, for which no
         // CPU waits.
         Some(next) if next.on_cpu.load(Acquire) && !ptr::eq(&raw const *next, current()) => {
-            enqueue(next);
+            enqueue(next, Entry::Preempted);
             None
         }
         next => next,
@@ -238,7 +294,7 @@ fn make_way(for_all: bool) {
     }
     count_turn();
     let own = &current().virtual_ns;
-    let next = QUEUES[number].lock().pop_before(if for_all { u64::MAX } else { own.load(Relaxed) });
+    let next = pop_own(number, if for_all { u64::MAX } else { own.load(Relaxed) });
     match next {
         Some(next) => {
             if for_all {
@@ -342,7 +398,7 @@ fn finish() {
             // Release pairs with the acquire of `switch`.
             from.on_cpu.store(false, Release);
             if requeue {
-                enqueue(from);
+                enqueue(from, Entry::Preempted);
             }
         }
     }
@@ -398,9 +454,10 @@ pub fn renew_place(thread: &Arc<Thread>) {
     let mut queue = QUEUES[number].lock();
     let at = queue.threads.iter().position(|other| Arc::ptr_eq(other, thread));
     let waiting = at.and_then(|at| queue.threads.remove(at));
+    LENGTHS[number].store(queue.threads.len(), Relaxed);
     drop(queue);
     match waiting {
-        Some(waiting) => enqueue(waiting),
+        Some(waiting) => enqueue(waiting, Entry::Preempted),
         // The thread runs or sleeps. It moves when it looks at its work.
         None => thread.give_work(work::MOVE),
     }
@@ -443,7 +500,7 @@ impl Thread {
         // Release pairs with the acquires of `park`: the thread sees why it was woken.
         if self.state.fetch_update(AcqRel, Relaxed, step) == Ok(PARKED) {
             jitter::stall();
-            enqueue(self.clone());
+            enqueue(self.clone(), Entry::Woken);
         }
     }
 

@@ -15,7 +15,7 @@
 //! A new kind of timer implements [`Expire`] and calls [`arm`]. The programs `signals.c` and `jobs.c` of the
 //! tests check timers, and `floods.c` checks that many of them stop no other process.
 
-use super::scheduler::{self, SLICE_NS};
+use super::scheduler;
 use super::thread::Thread;
 use crate::arch::cpu::{self, MAX_CPUS, cpu};
 use crate::arch::{apic, clock, lock::SpinLock};
@@ -154,7 +154,7 @@ pub fn begin_turn() {
 fn begin_turn_with(earliest: u64) {
     let now = clock::now_ns();
     cpu().turn_began.store(now, Relaxed);
-    let end = now + SLICE_NS;
+    let end = now + scheduler::slice_ns();
     if cpu().timer.get() > end {
         apic::set_timer(first_deadline().max(earliest).min(end));
     }
