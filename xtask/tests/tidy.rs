@@ -324,6 +324,8 @@ const ABOUT_CODE: &[&str] = &[
     "guide/locking.md",
     "guide/faults.md",
     "guide/files.md",
+    "guide/write-back.md",
+    "guide/exclusion.md",
     "guide/munmap.md",
     "guide/ranges.md",
     "guide/page-tables.md",

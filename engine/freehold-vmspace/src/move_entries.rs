@@ -66,6 +66,10 @@ impl<P: Platform> VmSpace<P> {
             match pte.kind(level) {
                 Kind::Leaf { .. } if level > Level::Pte => self.split_leaf(at, level)?,
                 // Only huge pages of pools have markers above the lowest level.
+                Kind::None if level == Level::Pmd => match self.skip_empty(at, range.end()) {
+                    Some(next) => at = next,
+                    None => break,
+                },
                 Kind::None | Kind::Leaf { .. } | Kind::Marker { .. } | Kind::Table { .. } => {
                     match at.next_span(level) {
                         Some(next) => at = next,
@@ -75,6 +79,19 @@ impl<P: Platform> VmSpace<P> {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the next address that is not translated by the empty entry for `at` or by empty entries after it, in
+    /// one table of the second level. Reads a word for each entry. Stops at `end`.
+    fn skip_empty(&self, at: VirtAddr, end: u64) -> Option<VirtAddr> {
+        let mut next = at.next_span(Level::Pmd)?;
+        if let Some(table) = self.pmd_table(at) {
+            let end = table.span().end().get().min(end);
+            while next.get() < end && table.peek(next).is_none() {
+                next = next.next_span(Level::Pmd)?;
+            }
+        }
+        Some(next)
     }
 
     /// Splits the huge page around `at`, if there is one.
@@ -112,14 +129,22 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Allocates the tables in which [`move_entries`](Self::move_entries) will put the entries of `from`.
+    /// Allocates the tables in which [`move_entries`](Self::move_entries) will put the entries of `from`. Calls
+    /// `again` for each table of `from`.
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory; some tables may have been allocated.
-    pub fn prepare_entries(&self, from: UserRange, to: u64, tables: TableMoves) -> Result<(), NoMemory> {
+    /// Fails if there is no memory, or if `again` fails; some tables may have been allocated.
+    pub fn prepare_entries<E: From<NoMemory>>(
+        &self,
+        from: UserRange,
+        to: u64,
+        tables: TableMoves,
+        mut again: impl FnMut() -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut at = from.start();
         while let Some((_, part)) = self.next_table(from.rest(at))? {
+            again()?;
             let target = to + (part.start() - from.start());
             at = part.end();
             if tables.may_move(from.rest(part.start()), target) {

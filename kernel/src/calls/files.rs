@@ -214,7 +214,7 @@ fn directory_or_link(descriptor: u64) -> Result<Arc<Node>, Errno> {
 fn getcwd(frame: &mut Frame) -> Answer {
     let [out, room, ..] = frame.args();
     let here = current().place().directory.lock().clone();
-    let mut text = tree::path_of(&here);
+    let mut text = tree::short_path_of(&here)?;
     text.push(0);
     if text.len() as u64 > room {
         return Err(errno::ERANGE);

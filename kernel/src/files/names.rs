@@ -12,7 +12,7 @@
 use crate::arch::{lock::SpinLock, preempt::preempt_point};
 use crate::errno;
 use crate::files::tree::{self, Kind, Named, Node};
-use crate::sched::charge;
+use crate::sched::{charge, checkpoint};
 use alloc::collections::BTreeMap;
 use alloc::sync::{Arc, Weak};
 use alloc::vec::Vec;
@@ -147,21 +147,28 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
 /// names can change.
 static MOUNTS: SpinLock<Vec<(Weak<Node>, &str)>> = SpinLock::new(Vec::new());
 
-/// Returns the path and the kind of each mount, for /proc.
-pub fn mounts() -> Vec<(Vec<u8>, &'static str)> {
-    let all = MOUNTS.lock().clone();
+/// Calls `f` with the path and the kind of each mount, for /proc, until `f` fails. Leaves out mounts whose path is
+/// too long.
+pub fn each_mount(mut f: impl FnMut(&[u8], &str) -> Result<(), Errno>) -> Result<(), Errno> {
     let path = |node: Arc<Node>| {
         // Joins the parent's path and the node's name. This also works for a directory that another mount
         // covers.
         let up = node.parent.lock().upgrade()?;
-        let mut path = tree::path_of(&up);
+        let mut path = tree::short_path_of(&up).ok()?;
         if path != b"/" {
             path.push(b'/');
         }
         path.extend_from_slice(&node.name.lock());
         Some(path)
     };
-    all.into_iter().filter_map(|(node, kind)| Some((path(node.upgrade()?)?, kind))).collect()
+    for place in 0.. {
+        checkpoint()?;
+        let Some((node, kind)) = MOUNTS.lock().get(place).cloned() else { break };
+        if let Some(path) = node.upgrade().and_then(path) {
+            f(&path, kind)?;
+        }
+    }
+    Ok(())
 }
 
 /// Mounts an empty file system: covers a directory with a new, empty directory until [`unmount`]. `kind` is

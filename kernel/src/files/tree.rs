@@ -40,6 +40,9 @@ const MAX_LINKS: usize = 40;
 /// Maximum length of a name, in bytes.
 const LONGEST_NAME: usize = 255;
 
+/// Maximum length of a path in bytes, with a terminating zero byte (PATH_MAX).
+pub const LONGEST_PATH: usize = 4096;
+
 /// The number of the next node, pipe or socket.
 static NEXT_INODE: AtomicU64 = AtomicU64::new(2);
 
@@ -532,12 +535,12 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
 }
 
 /// Returns the path of a node from the root. Adds ` (deleted)` if the node or a directory above it has lost
-/// its name.
+/// its name. Directories may be nested more deeply than [`LONGEST_PATH`] allows. The result is then the end of the
+/// path, and is longer than [`LONGEST_PATH`]: see [`short_path_of`].
 pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
-    let (mut names, mut here, mut gone) = (Vec::new(), node.clone(), false);
+    let (mut names, mut here, mut gone, mut bytes) = (Vec::new(), node.clone(), false, 0);
     let root = root();
-    while !Arc::ptr_eq(&here, &root) {
-        preempt_point();
+    while !Arc::ptr_eq(&here, &root) && bytes < LONGEST_PATH {
         let up = here.parent.lock().upgrade();
         let name = here.name.lock().clone();
         let Some(up) = up else {
@@ -545,6 +548,7 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
             names.push(name);
             break;
         };
+        bytes += name.len() + 1;
         if let Kind::Directory(entries) = &up.kind {
             gone |= !entries.lock().get(&name).is_some_and(|named| Arc::ptr_eq(&named.node, &here));
         }
@@ -563,4 +567,14 @@ pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
         path.extend_from_slice(b" (deleted)");
     }
     path
+}
+
+/// Returns the path of a node as [`path_of`] does.
+///
+/// # Errors
+///
+/// ENAMETOOLONG.
+pub fn short_path_of(node: &Arc<Node>) -> Result<Vec<u8>, Errno> {
+    let path = path_of(node);
+    if path.len() < LONGEST_PATH { Ok(path) } else { Err(errno::ENAMETOOLONG) }
 }

@@ -13,7 +13,7 @@
 //!
 //! The engine calls these functions; the documentation of `freehold::platform` says in which context each may
 //! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `spin_exit` and `free_frames` may
-//! let another thread run. No other function sleeps or lets another thread run. Functions that allocate
+//! let another thread run, and so may `wait_killable` if there is nothing to wait for. No other function sleeps or lets another thread run. Functions that allocate
 //! return an error if programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the
 //! kernel's own memory. Contents of frames are accessed only by assembly, because programs may write them at
 //! the same time.
@@ -89,7 +89,9 @@ unsafe impl Host for Machine {
         wait_while(word, expected, Sleep::Deaf);
     }
 
+    // The engine's long loops look for a fatal signal with this function, also where they release no spin lock.
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
+        preempt::preempt_point();
         if wait_while(word, expected, Sleep::Killable) { Ok(()) } else { Err(Killed) }
     }
 

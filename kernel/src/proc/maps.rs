@@ -17,6 +17,7 @@ use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
 use crate::platform::{Machine, Space};
 use crate::process::Process;
+use crate::sched::checkpoint;
 use alloc::format;
 use alloc::string::String;
 use alloc::sync::Arc;
@@ -127,12 +128,20 @@ impl Opened {
     }
 }
 
-/// The file maps or smaps. Its text is made in parts while it is read, because there may be very many lines.
+/// The files that have a line or a paragraph for each VMA.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    Maps,
+    Smaps,
+    /// numa_maps, for a machine with one node.
+    NumaMaps,
+}
+
+/// A file of a [`Form`]. Its text is made in parts while it is read, because there may be very many lines.
 pub struct Lines {
     of: Subject,
     opened: Opened,
-    /// True for smaps.
-    detailed: bool,
+    form: Form,
     made: SpinLock<Made>,
 }
 
@@ -154,16 +163,16 @@ struct Made {
 const PART: usize = 4096;
 
 impl Lines {
-    /// Makes the file maps or, with `detailed`, smaps.
-    pub fn new(of: Subject, detailed: bool) -> Self {
+    /// Makes the file.
+    pub fn new(of: Subject, form: Form) -> Self {
         let opened = Opened::new(of.process.clone());
-        Lines { of, opened, detailed, made: SpinLock::new(Made::default()) }
+        Lines { of, opened, form, made: SpinLock::new(Made::default()) }
     }
 }
 
 impl Made {
     /// Makes the next part.
-    fn advance(&mut self, space: Option<&Space>, detailed: bool) {
+    fn advance(&mut self, space: Option<&Space>, form: Form) {
         self.begin += self.text.len() as u64;
         self.text.clear();
         core::mem::swap(&mut self.text, &mut self.carried);
@@ -171,7 +180,7 @@ impl Made {
         self.over = space.is_none_or(|space| {
             loop {
                 let before = self.text.len();
-                if !self.add_line(space, detailed, &mut last) {
+                if !self.add_line(space, form, &mut last) {
                     return true;
                 }
                 if before > 0 && self.text.len() > PART {
@@ -183,19 +192,24 @@ impl Made {
         });
     }
 
-    /// Adds a line of maps or a paragraph of smaps. Returns false if there is none.
-    fn add_line(&mut self, space: &Space, detailed: bool, last: &mut LastFile) -> bool {
-        if !detailed {
+    /// Adds a line or a paragraph. Returns false if there is none.
+    fn add_line(&mut self, space: &Space, form: Form, last: &mut LastFile) -> bool {
+        if form == Form::Maps {
             let Some(line) = space.maps(self.next).next() else { return false };
             write_line(&mut self.text, &line, last);
             self.next = line.end;
             return true;
         }
         let Some(smap) = space.smaps(self.next).next() else { return false };
+        self.next = smap.line.end;
+        if form == Form::NumaMaps {
+            let (start, pages) = (smap.line.start, smap.usage.rss / PAGE_SIZE);
+            let _ = writeln!(self.text, "{start:08x} default N0={pages} kernelpagesize_kB=4");
+            return true;
+        }
         write_line(&mut self.text, &smap.line, last);
         let _ = smap.write_details(&mut self.text);
         self.text.push('\n');
-        self.next = smap.line.end;
         true
     }
 }
@@ -213,6 +227,8 @@ impl File for Lines {
         // As on Linux, a read returns at most one new part, however much is requested.
         let (mut done, mut has_advanced) = (0, false);
         while to.len() > 0 {
+            // A program may read behind the lines of all its VMAs.
+            checkpoint()?;
             let from = (at + done as u64 - made.begin) as usize;
             if from < made.text.len() {
                 match to.put(&made.text.as_bytes()[from..]) {
@@ -223,7 +239,7 @@ impl File for Lines {
             } else if made.over || has_advanced && done > 0 {
                 break;
             } else {
-                made.advance(space.as_ref(), self.detailed);
+                made.advance(space.as_ref(), self.form);
                 has_advanced = true;
             }
         }
@@ -242,7 +258,7 @@ impl File for Lines {
 
     fn ioctl(&self, request: u64, argument: u64) -> Result<u64, Errno> {
         match request {
-            PROCMAP_QUERY if !self.detailed => query(self.opened.space(), argument),
+            PROCMAP_QUERY if self.form == Form::Maps => query(self.opened.space(), argument),
             _ => Err(errno::ENOTTY),
         }
     }
@@ -256,6 +272,58 @@ impl File for Lines {
 pub fn rollup(process: &Process) -> Result<Vec<u8>, Errno> {
     let space = space(process).ok_or(Errno::ESRCH)?;
     Ok(format!("{}", space.smaps_rollup()).into_bytes())
+}
+
+/// The file cmdline or environ: the strings of the arguments, or of the environment. The program chooses their
+/// place and their length, so each read copies them anew.
+pub struct Strings {
+    of: Subject,
+    opened: Opened,
+    /// True for environ.
+    environment: bool,
+}
+
+impl Strings {
+    /// Makes the file cmdline or, with `environment`, environ.
+    pub fn new(of: Subject, environment: bool) -> Self {
+        let opened = Opened::new(of.process.clone());
+        Strings { of, opened, environment }
+    }
+}
+
+impl File for Strings {
+    fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
+        let space = if self.environment {
+            self.opened.space()
+        } else {
+            self.of.exists()?;
+            space(&self.of.process)
+        };
+        let Some(space) = space else { return Ok(0) };
+        let (mut part, mut done) = ([0; 512], 0);
+        while to.len() > 0 {
+            checkpoint()?;
+            let room = to.len().min(part.len());
+            let from = at.saturating_add(done as u64);
+            let read = match self.environment {
+                true => space.read_environ(from, &mut part[..room]),
+                false => space.read_cmdline(from, &mut part[..room]),
+            };
+            match read {
+                Ok(bytes) if bytes > 0 => done += to.put(&part[..bytes])?,
+                _ => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn stat(&self) -> Stat {
+        Stat { inode: 1, mode: REGULAR | 0o444, links: 1, ..Stat::default() }
+    }
+
+    fn can_seek(&self) -> bool {
+        true
+    }
 }
 
 /// The file mem: the memory of a process, accessed as a debugger accesses it.

@@ -10,7 +10,7 @@
 use crate::arch::{clock, cpu};
 use crate::files::tree::{self, Jump, Listed, Listing, Node, listed};
 use crate::files::{File, names};
-use crate::proc::maps::{self, Memory, Opened, Pages, space};
+use crate::proc::maps::{self, Form, Lines, Memory, Opened, Pages, Strings, space};
 use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text, text_if};
 use crate::proc::{clear_refs::clear_refs, descriptors::Folder, numa_maps, subject::Subject};
 use crate::process::names::{auxv, short_name, up_to_zero};
@@ -21,7 +21,7 @@ use crate::process::{
     layout::Layout,
     limits::UNLIMITED,
 };
-use crate::sched::{checkpoint, current, work};
+use crate::sched::{charge, current, work};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -51,10 +51,8 @@ enum Usable {
 const TEXTS: &[(&str, Usable, Text)] = &[
     ("smaps_rollup", Usable::UntilEnd(Errno::ESRCH), maps::rollup),
     ("statm", Usable::WhileKnown, |process| Ok(statm(process))),
-    ("cmdline", Usable::WhileKnown, |process| Ok(strings(process, false))),
-    ("environ", Usable::UntilEnd(Errno::ESRCH), |process| Ok(strings(process, true))),
     ("limits", Usable::WhileKnown, |process| Ok(limits(process))),
-    ("mounts", Usable::UntilEnd(Errno::EINVAL), |_| Ok(mounts())),
+    ("mounts", Usable::UntilEnd(Errno::EINVAL), |_| mounts()),
     ("mountinfo", Usable::UntilEnd(Errno::EINVAL), |_| Ok(mountinfo())),
     ("auxv", Usable::UntilEnd(Errno::ESRCH), |process| Ok(auxv(process))),
     ("cgroup", Usable::WhileKnown, |_| Ok(b"0::/\n".to_vec())),
@@ -113,8 +111,14 @@ impl Listing for Of {
             b"stat" => Ok(known(of, |of| stat(&of.process, of.tid()))),
             b"comm" => Ok(name_of(of)),
             b"oom_score_adj" => Ok(score(of)),
-            b"maps" => opened(0o444, |of| Ok(Arc::new(maps::Lines::new(of, false)))),
-            b"smaps" => opened(0o444, |of| Ok(Arc::new(maps::Lines::new(of, true)))),
+            b"maps" => opened(0o444, |of| Ok(Arc::new(Lines::new(of, Form::Maps)))),
+            b"smaps" => opened(0o444, |of| Ok(Arc::new(Lines::new(of, Form::Smaps)))),
+            b"numa_maps" => opened(0o444, |of| Ok(Arc::new(Lines::new(of, Form::NumaMaps)))),
+            b"cmdline" => opened(0o444, |of| Ok(Arc::new(Strings::new(of, false)))),
+            b"environ" => opened(0o444, |of| {
+                of.has_memory()?;
+                Ok(Arc::new(Strings::new(of, true)))
+            }),
             b"mem" => opened(0o600, |of| {
                 of.has_memory()?;
                 Ok(Arc::new(Memory(Opened::new(of.process))))
@@ -142,6 +146,9 @@ impl Listing for Of {
         let files = [
             "maps",
             "smaps",
+            "numa_maps",
+            "cmdline",
+            "environ",
             "status",
             "stat",
             "comm",
@@ -218,7 +225,7 @@ struct Link {
 
 impl Jump for Link {
     fn text(&self) -> Result<Vec<u8>, Errno> {
-        self.node().map(|node| tree::path_of(&node))
+        tree::short_path_of(&self.node()?)
     }
 
     fn node(&self) -> Result<Arc<Node>, Errno> {
@@ -266,25 +273,6 @@ fn name_of(of: Subject) -> Arc<Node> {
 /// Returns true if this is the calling process.
 fn is_here(process: &Process) -> bool {
     core::ptr::eq(&raw const **current().process(), process)
-}
-
-/// Returns the strings of the arguments, or of the environment.
-pub fn strings(process: &Process, environment: bool) -> Vec<u8> {
-    let Some(space) = space(process) else { return Vec::new() };
-    let (mut out, mut part) = (Vec::new(), [0; 512]);
-    // The program chooses the end of its arguments. A read by a thread that has to end may be short.
-    while checkpoint().is_ok() {
-        let at = out.len() as u64;
-        let read = match environment {
-            true => space.read_environ(at, &mut part),
-            false => space.read_cmdline(at, &mut part),
-        };
-        match read {
-            Ok(bytes) if bytes > 0 => out.extend_from_slice(&part[..bytes]),
-            _ => break,
-        }
-    }
-    out
 }
 
 /// Sizes of a process's memory, in pages.
@@ -507,15 +495,18 @@ fn limits(process: &Process) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Makes mounts.
-fn mounts() -> Vec<u8> {
+/// Makes mounts. Fails with ENOMEM.
+fn mounts() -> Result<Vec<u8>, Errno> {
     let mut out = b"tmpfs / tmpfs rw 0 0\nproc /proc proc rw 0 0\nsysfs /sys sysfs rw 0 0\n\
         tmpfs /dev/shm tmpfs rw 0 0\ntmpfs /tmp tmpfs rw 0 0\n"
         .to_vec();
-    for (path, kind) in names::mounts() {
-        out.extend_from_slice(&[b"none ", &*escaped(&path), format!(" {kind} rw 0 0\n").as_bytes()].concat());
-    }
-    out
+    names::each_mount(|path, kind| {
+        let line = [b"none ", &*escaped(path), format!(" {kind} rw 0 0\n").as_bytes()].concat();
+        charge::reserve(&mut out, line.len())?;
+        out.extend_from_slice(&line);
+        Ok(())
+    })?;
+    Ok(out)
 }
 
 /// Replaces bytes that would end a field or the line by `\` and their octal digits.

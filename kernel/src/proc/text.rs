@@ -9,6 +9,7 @@
 
 use crate::arch::lock::SpinLock;
 use crate::files::{DIRECTORY, File, LINK, REGULAR, Stat, buffer::UserBuffer, tree::Node};
+use crate::sched::charge::{self, Charge};
 use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -33,7 +34,13 @@ type Take = Arc<dyn Fn(&[u8]) -> Result<(), Errno> + Send + Sync>;
 struct Text {
     make: Make,
     take: Option<Take>,
-    text: SpinLock<Option<Arc<Vec<u8>>>>,
+    text: SpinLock<Option<Arc<Kept>>>,
+}
+
+/// A generated text. Its process is charged, because a program may keep many files open.
+struct Kept {
+    text: Vec<u8>,
+    _charge: Charge,
 }
 
 /// Makes a text file.
@@ -69,12 +76,14 @@ fn file(mode: u32, admit: Admit, make: Make, take: Option<Take>) -> Arc<Node> {
 
 impl Text {
     /// Returns the text, which is generated if there is none or if `from_start` is set.
-    fn text(&self, from_start: bool) -> Result<Arc<Vec<u8>>, Errno> {
+    fn text(&self, from_start: bool) -> Result<Arc<Kept>, Errno> {
         let kept = self.text.lock().clone();
         match kept {
             Some(text) if !from_start => Ok(text),
             _ => {
-                let text = Arc::new((self.make)()?);
+                charge::admit()?;
+                let text = (self.make)()?;
+                let text = Arc::new(Kept { _charge: Charge::new(text.capacity()), text });
                 let before = self.text.lock().replace(text.clone());
                 drop(before);
                 Ok(text)
@@ -86,7 +95,7 @@ impl Text {
 impl File for Text {
     fn read(&self, at: u64, to: &mut UserBuffer<'_>, _: bool) -> Result<usize, Errno> {
         let text = self.text(at == 0)?;
-        match text.get(at as usize..) {
+        match text.text.get(at as usize..) {
             Some(rest) if !rest.is_empty() => to.put(rest),
             _ => Ok(0),
         }

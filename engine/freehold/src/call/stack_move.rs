@@ -18,6 +18,7 @@ use crate::space::{
 };
 use crate::{
     PAGE_SIZE, error::StackMoveError, platform::Platform, rmap::edit::RmapEdit, vma::flags::VmFlags,
+    wait::Rounds,
 };
 use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
@@ -81,9 +82,11 @@ impl<P: Platform> WriteGuard<'_, P> {
         // has not seen.
         let right = self.lock_vma_killable(vma)?;
         self.reserve(1)?;
-        if let Err(error) = space.vm.prepare_entries(from, target, TableMoves::Never) {
+        let mut rounds = Rounds::new();
+        let again = || rounds.again::<P>().map_err(StackMoveError::from);
+        if let Err(error) = space.vm.prepare_entries(from, target, TableMoves::Never, again) {
             space.drop_tables(self, UserRange::new(target, start));
-            return Err(error.into());
+            return Err(error);
         }
         // No step can fail from here on.
         let mut gather: MoveGather<'_, P> = space.vm.gather(from.va());

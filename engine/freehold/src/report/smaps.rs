@@ -13,6 +13,7 @@ use crate::{
     PAGE_SIZE,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use core::{fmt, ops::Range};
 use freehold_pagetable::TableCount;
@@ -107,7 +108,7 @@ impl<P: Platform> AddressSpace<P> {
         self.smaps(0).try_for_each(|smap| writeln!(out, "{smap}"))
     }
 
-    /// Returns the memory in use by all VMAs together.
+    /// Returns the memory in use by all VMAs together. After a fatal signal the result covers only a part of them.
     ///
     /// # Locks
     ///
@@ -135,9 +136,12 @@ impl<P: Platform> AddressSpace<P> {
                 vma.end()
             })
         };
-        let mut at = 0;
+        let (mut at, mut rounds) = (0, Rounds::new());
         while let Some(end) = add(at) {
             at = end;
+            if rounds.again::<P>().is_err() {
+                break;
+            }
         }
         Rollup { range: range.unwrap_or(0..0), usage: sum.usage() }
     }
@@ -145,7 +149,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Returns the number of bytes in page tables of all mappings, without the root (VmPTE of
     /// /proc/PID/status). Tables that are kept for splitting huge pages are included.
     ///
-    /// Visits all tables, but does not read the entries of the lowest level.
+    /// Visits all tables, but does not read the entries of the lowest level. After a fatal signal of the calling
+    /// task the result covers only a part of the mappings.
     ///
     /// # Locks
     ///

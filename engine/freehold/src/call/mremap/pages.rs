@@ -18,6 +18,7 @@ use crate::{
     platform::Platform,
     rmap::edit::RmapEdit,
     vma::Vma,
+    wait::Rounds,
 };
 use freehold_vmspace::{MoveGather, TableMoves, UserRange};
 
@@ -37,7 +38,9 @@ impl<P: Platform> WriteGuard<'_, P> {
             }
             (size, _) => {
                 assert!(size.is_none(), "a mapping of huge pages merges with no other VMA");
-                self.space.vm.prepare_entries(from, target.start(), movable(source))?;
+                let mut rounds = Rounds::new();
+                let again = || rounds.again::<P>().map_err(MremapError::from);
+                self.space.vm.prepare_entries(from, target.start(), movable(source), again)?;
                 None
             }
         };
