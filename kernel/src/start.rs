@@ -127,7 +127,8 @@ fn strings(module: &'static [u8], line: &str) -> Strings {
         Some(ended.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect::<Vec<_>>())
     };
     let usual = || alloc::vec![b"PATH=/bin:/usr/bin:/sbin:/usr/sbin".to_vec(), b"HOME=/".to_vec()];
-    let arguments = listed(b".boot/args").unwrap_or_else(|| words::words(line).map(Iterator::collect).collect());
+    let arguments =
+        listed(b".boot/args").unwrap_or_else(|| words::words(line).map(Iterator::collect).collect());
     let environment = listed(b".boot/env").unwrap_or_else(usual);
     Strings { arguments: Texts(arguments), environment: Texts(environment) }
 }

@@ -12,8 +12,8 @@
 //! | `space_created`, `flush`, `walk_tables` and others | `memory/tlb.rs` |
 //!
 //! The engine calls these functions; the documentation of `freehold::platform` says in which context each may
-//! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `spin_exit` and `free_frames` may
-//! let another thread run, and so may `wait_killable` if there is nothing to wait for. No other function sleeps or lets another thread run. Functions that allocate
+//! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `cond_resched`, `spin_exit` and
+//! `free_frames` may let another thread run. No other function sleeps or lets another thread run. Functions that allocate
 //! return an error if programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the
 //! kernel's own memory. Contents of frames are accessed only by assembly, because programs may write them at
 //! the same time.
@@ -89,9 +89,7 @@ unsafe impl Host for Machine {
         wait_while(word, expected, Sleep::Deaf);
     }
 
-    // The engine's long loops look for a fatal signal with this function, also where they release no spin lock.
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
-        preempt::preempt_point();
         if wait_while(word, expected, Sleep::Killable) { Ok(()) } else { Err(Killed) }
     }
 
@@ -130,6 +128,11 @@ unsafe impl Host for Machine {
         lock::relax();
         // The thread for which this loop waits may have yielded on this CPU. The preemption point lets that
         // thread run.
+        preempt::preempt_point();
+    }
+
+    #[inline]
+    fn cond_resched() {
         preempt::preempt_point();
     }
 

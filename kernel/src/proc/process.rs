@@ -21,7 +21,7 @@ use crate::process::{
     layout::Layout,
     limits::UNLIMITED,
 };
-use crate::sched::{charge, current, work};
+use crate::sched::{charge, checkpoint, current, work};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -390,7 +390,9 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
     );
     if let Some(s) = sizes(process) {
         let bytes_of = |part: Smap<_>| part.usage.shared_hugetlb + part.usage.private_hugetlb;
-        let huge = space(process).map_or(0, |space| space.smaps(0).map(bytes_of).sum::<u64>() / PAGE_SIZE);
+        let huge = space(process).map_or(0, |space| {
+            space.smaps(0).take_while(|_| checkpoint().is_ok()).map(bytes_of).sum::<u64>() / PAGE_SIZE
+        });
         let tables = space(process).map_or(0, |space| space.page_table_bytes() / PAGE_SIZE);
         let rows = [
             ("VmPeak", s.total.max(process.usage.peak_mapped.load(Relaxed))),

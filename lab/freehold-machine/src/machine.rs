@@ -200,6 +200,10 @@ unsafe impl<F: Format> Host for Machine<F> {
         host::relax();
     }
 
+    fn cond_resched() {
+        context::check("cond_resched", context::SLEEPS);
+    }
+
     fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
         host::lock_context(f)
     }

@@ -227,6 +227,7 @@ impl<P: Platform> AddressSpace<P> {
     /// Calls `f` with the first VMA that ends above `at`, and with the part of that VMA from the page of `at`
     /// on. A lock keeps the VMA stable during the call.
     pub(super) fn with_next_vma<R>(&self, at: u64, f: impl FnOnce(&Vma<P>, UserRange) -> R) -> Option<R> {
+        P::cond_resched();
         let at = at & !(PAGE_SIZE - 1);
         let part = |vma: &Vma<P>| UserRange::new(vma.start().max(at), vma.end());
         match self.lock_next_vma(at) {

@@ -360,6 +360,7 @@ impl<P: Platform> WriteGuard<'_, P> {
         while let Some(vma) = self.next(at) {
             let range = vma.range();
             at = range.end();
+            P::cond_resched();
             if vma.uffd().is_none_or(|other| !Counted::ptr_eq(other, context)) {
                 continue;
             }

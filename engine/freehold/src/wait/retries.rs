@@ -21,14 +21,15 @@ impl Rounds {
         Rounds(0)
     }
 
-    /// Counts the next round, and checks for a fatal signal every [`PERIOD`] rounds. The caller holds no spin
-    /// lock.
+    /// Counts the next round, lets other tasks run if it is time, and checks for a fatal signal every [`PERIOD`]
+    /// rounds. The caller holds no spin lock.
     ///
     /// # Errors
     ///
     /// Fails with [`Killed`] if a fatal signal is pending.
     #[inline]
     pub fn again<P: Platform>(&mut self) -> Result<(), Killed> {
+        P::cond_resched();
         self.0 = self.0.wrapping_add(1);
         if self.0.is_multiple_of(PERIOD) { check_killed::<P>() } else { Ok(()) }
     }

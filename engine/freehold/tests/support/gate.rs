@@ -272,6 +272,10 @@ unsafe impl Host for Gated {
         <Machine as Host>::relax();
     }
 
+    fn cond_resched() {
+        <Machine as Host>::cond_resched();
+    }
+
     fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
         <Machine as Host>::lock_context(f)
     }

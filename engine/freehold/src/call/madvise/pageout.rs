@@ -143,6 +143,7 @@ impl<P: Platform> AddressSpace<P> {
             let Some((vma, part)) = guard.next_part(at) else { return dropped };
             dropped += self.discard_unneeded(vma, part);
             at = part.end();
+            P::cond_resched();
         }
     }
 }

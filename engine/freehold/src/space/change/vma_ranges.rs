@@ -47,7 +47,10 @@ pub(crate) trait VmaRanges<P: Platform> {
     fn has_hole(&self, mut range: UserRange) -> bool {
         while !range.is_empty() {
             match self.first_range(range) {
-                Some((_, part)) if part.start() == range.start() => range = range.with_start(part.end()),
+                Some((_, part)) if part.start() == range.start() => {
+                    P::cond_resched();
+                    range = range.with_start(part.end());
+                }
                 _ => return true,
             }
         }
@@ -79,6 +82,7 @@ pub(crate) trait VmaRanges<P: Platform> {
                 }
             }
             range = range.with_start(part.end());
+            P::cond_resched();
             f(vma, part)?;
         }
         Ok(whole)
