@@ -159,7 +159,8 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         }
     }
 
-    /// Walks the part of the range in one table of an upper level.
+    /// Walks the part of the range in one table of an upper level. A mapping may have very many upper tables
+    /// without tables of the lowest level.
     fn below<V: Visitor<F, M>>(
         &self,
         table: Pfn,
@@ -167,6 +168,7 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         range: VaRange,
         visitor: &mut V,
     ) -> Result<(), WalkEnd> {
+        M::cond_resched();
         let entries = self.memory.table(table);
         let mut rest = range;
         while !rest.is_empty() {

@@ -27,6 +27,7 @@ use crate::space::AddressSpace;
 use crate::{
     platform::Platform,
     vma::{Vma, flags::VmFlags},
+    wait::Rounds,
 };
 use freehold_sync::Killed;
 use freehold_vmspace::Aging;
@@ -62,7 +63,7 @@ impl<P: Platform> AddressSpace<P> {
     /// bit is set as referenced.
     ///
     /// Flushes the TLB entries of each VMA. An access that begins after this call has returned therefore sets
-    /// the bit again.
+    /// the bit again. After a fatal signal of the calling task the bits of some VMAs may stay.
     ///
     /// # Locks
     ///
@@ -90,8 +91,12 @@ impl<P: Platform> AddressSpace<P> {
             }
             vma.end()
         };
+        let mut rounds = Rounds::new();
         while let Some(end) = self.with_next_vma(at, clear) {
             at = end;
+            if rounds.again::<P>().is_err() {
+                break;
+            }
         }
     }
 
@@ -134,8 +139,9 @@ impl<P: Platform> AddressSpace<P> {
     /// assert_eq!(dirty, [false, true]);
     /// ```
     pub fn clear_soft_dirty(&self) -> Result<(), Killed> {
-        let mut at = 0;
+        let (mut at, mut rounds) = (0, Rounds::new());
         loop {
+            rounds.again::<P>()?;
             let guard = self.write_killable()?;
             let Some(vma) = guard.next(at) else { return Ok(()) };
             let right = guard.lock_vma_killable(vma)?;

@@ -282,6 +282,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
         let (guard, range) = (self.guard, self.range);
         let mut at = range.start();
         while let Some(vma) = guard.first_in(at..range.end()) {
+            P::cond_resched();
             let vma = guard.clip(vma, range)?;
             self.add(vma);
             at = vma.end();
@@ -395,6 +396,7 @@ impl<'g, 's, P: Platform> Gathered<'g, 's, P> {
     pub(super) fn detach(self, span: UserRange) -> Detached<'s, P> {
         let Gathered { guard, list, totals, notices, .. } = self;
         for vma in list.iter() {
+            P::cond_resched();
             guard.detach(vma);
             guard.space.counters.count_removed(guard, vma.flags(), vma.pages());
         }

@@ -42,6 +42,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     fn gather_all(&self) -> Gathered<'_, 's, P> {
         let mut gathered = self.gather_nothing(UserRange::ALL);
         for vma in self.vmas(UserRange::ALL) {
+            P::cond_resched();
             gathered.add(vma);
         }
         gathered

@@ -78,6 +78,7 @@ impl<P: Platform> Drop for OwnedList<'_, P> {
         let mut at = self.list.head;
         // SAFETY: the pointer is null or a member of the list, which owns its detached VMAs.
         while let Some(vma) = unsafe { at.as_ref() } {
+            P::cond_resched();
             at = vma.chain().load(Relaxed);
             vma.close_hook(&self.space.vm);
             vma.end_reservations(self.space.engine.memory());
