@@ -78,7 +78,7 @@ impl Pager<Machine> for Device {
     }
 }
 
-/// What a device did.
+/// Work that a device has done.
 #[derive(Default)]
 struct Served {
     /// Nanoseconds in which the device had a request.
