@@ -48,6 +48,7 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             false => file.read_at(start, &mut bytes).is_ok(),
         },
         2 | 3 => mapping.write_at(start, &bytes).is_ok(),
+        4 if v.bit() => file.sync((v.pages()..v.pages()).into()).is_ok(),
         4 => mapping.write_back((v.pages()..v.pages()).into()).is_ok(),
         5 => mapping.truncate(if v.bit() { start } else { v.wild() }).is_ok(),
         6 => mapping.adopt_size(if v.bit() { start } else { v.wild() }).is_ok(),
