@@ -47,9 +47,9 @@ fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> S
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Gives the entry `rights`, for a store that goes to the page of a file, if `may_grant` returns true. Calls
-    /// `may_grant` under the lock of the table. Never returns [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old
-    /// rights causes at most one more fault.
+    /// Gives the entry `rights`, for a store that goes to the page of a file, if `may_grant` returns true.
+    /// Calls `may_grant` under the lock of the table. Never returns [`StoreOutcome::Copy`]. Does not flush: a
+    /// TLB that holds the old rights causes at most one more fault.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,

@@ -81,8 +81,8 @@ impl<P: Platform> VmSpace<P> {
         Ok(None)
     }
 
-    /// Returns the next address that is not translated by the empty entry for `at` or by empty entries after it, in
-    /// one table of the second level. Reads a word for each entry. Stops at `end`.
+    /// Returns the next address that is not translated by the empty entry for `at` or by empty entries after
+    /// it, in one table of the second level. Reads a word for each entry. Stops at `end`.
     fn skip_empty(&self, at: VirtAddr, end: u64) -> Option<VirtAddr> {
         let mut next = at.next_span(Level::Pmd)?;
         if let Some(table) = self.pmd_table(at) {
@@ -129,8 +129,8 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Allocates the tables in which [`move_entries`](Self::move_entries) will put the entries of `from`. Calls
-    /// `again` for each table of `from`.
+    /// Allocates the tables in which [`move_entries`](Self::move_entries) will put the entries of `from`.
+    /// Calls `again` for each table of `from`.
     ///
     /// # Errors
     ///

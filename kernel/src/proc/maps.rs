@@ -275,7 +275,7 @@ pub fn rollup(process: &Process) -> Result<Vec<u8>, Errno> {
 }
 
 /// The file cmdline or environ: the strings of the arguments, or of the environment. The program chooses their
-/// place and their length, so each read copies them anew.
+/// place and their length, so each read copies them again.
 pub struct Strings {
     of: Subject,
     opened: Opened,

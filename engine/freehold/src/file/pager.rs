@@ -33,9 +33,10 @@ impl core::error::Error for IoError {}
 /// complete later. In the same way, it implements [`write_page`](Self::write_page) or [`write`](Self::write).
 ///
 /// No lock of an address space is held when the engine calls a pager. No lock at all is held during these
-/// four functions and [`make_writable`](Self::make_writable). During the other functions the invalidate lock or the content lock of the file is held, so
-/// they must not call an address space, whose locks come before those of files. With debug assertions the
-/// lock order is checked and such a call panics (hazard C-6). No lock is held when a pager is dropped.
+/// four functions and [`make_writable`](Self::make_writable). During the other functions the invalidate lock
+/// or the content lock of the file is held, so they must not call an address space, whose locks come before
+/// those of files. With debug assertions the lock order is checked and such a call panics (hazard C-6). No
+/// lock is held when a pager is dropped.
 ///
 /// # Examples
 ///
@@ -162,10 +163,11 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
 
     /// Permits changes of these pages, which are clean or not in the cache: by [`write_at`], by zeroes of a
     /// truncation or a hole, or by stores through mappings. The permission of a page ends when a write of the
-    /// page begins, and when the page is discarded. Each permitted page is then written, unless it is discarded
-    /// first. A page may be in several questions, also at the same time, and a new question about a page may
-    /// come before the [`write`](Self::write) that ended its last permission. A page whose write failed is
-    /// written again without a new question. Only called if [`guards_writes`](Self::guards_writes) returns true.
+    /// page begins, and when the page is discarded. Each permitted page is then written, unless it is
+    /// discarded first. A page may be in several questions, also at the same time, and a new question about a
+    /// page may come before the [`write`](Self::write) that ended its last permission. A page whose write
+    /// failed is written again without a new question. Only called if [`guards_writes`](Self::guards_writes)
+    /// returns true.
     ///
     /// No lock is held. The call may sleep, for example until space is reserved or until a journal has room;
     /// only the tasks that need these pages wait.

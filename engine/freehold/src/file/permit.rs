@@ -1,8 +1,8 @@
 //! Asking the pager before a clean page may change.
 //!
 //! A file system may have to reserve space or to write a journal before a page changes. A pager that
-//! [`guards_writes`](super::Pager::guards_writes) is therefore asked before the first store to each clean page,
-//! by calls and through mappings. It may wait, and it may refuse.
+//! [`guards_writes`](super::Pager::guards_writes) is therefore asked before the first store to each clean
+//! page, by calls and through mappings. It may wait, and it may refuse.
 //!
 //! ```text
 //! look    an operation finds that the page has no permission, and releases all locks
@@ -11,10 +11,10 @@
 //! again   the operation starts over, and finds the permission
 //! ```
 //!
-//! The dirty mark of the page (`cache/marks.rs`) is the permission. It ends when a write of the page begins, or
-//! when the page is removed. A page without a frame can have a permission too: it is about to be written as a
-//! whole. If a removal came between the question and the mark, the pager may have lost what it has reserved, so
-//! it is asked again.
+//! The dirty mark of the page (`cache/marks.rs`) is the permission. It ends when a write of the page begins,
+//! or when the page is removed. A page without a frame can have a permission too: it is about to be written
+//! as a whole. If a removal came between the question and the mark, the pager may have lost what it has
+//! reserved, so it is asked again.
 //!
 //! An operation looks under a lock that keeps the permission until its store is recorded:
 //!
@@ -26,8 +26,8 @@
 //! Two kinds of stores ask only once for a page that is written back in between: stores through pinned pages,
 //! and accesses of other processes. Linux has the same gap.
 //!
-//! Write-back writes every page with a permission, also if no store has followed, so each permission of a page
-//! ends with a write or a removal. A page with a permission is not dropped as clean.
+//! Write-back writes every page with a permission, also if no store has followed, so each permission of a
+//! page ends with a write or a removal. A page with a permission is not dropped as clean.
 //!
 //! A new path to the contents of a page looks with [`permits_stores`](Mapping::permits_stores) and asks with
 //! [`ask_to_write`](Mapping::ask_to_write). `tests/files/permits.rs` tests every path, and the mutations that
@@ -79,8 +79,8 @@ impl<P: Platform> Mapping<P> {
         self.is_written_back() && self.pager().guards_writes()
     }
 
-    /// Returns true if a store may go to this page. The caller holds the content lock for writing, or the lock
-    /// of the table whose entry is about to become writable; otherwise the result is a hint.
+    /// Returns true if a store may go to this page. The caller holds the content lock for writing, or the
+    /// lock of the table whose entry is about to become writable; otherwise the result is a hint.
     #[inline]
     pub(crate) fn permits_stores(&self, rcu: &P::RcuGuard, index: PageIndex) -> bool {
         !self.guards_writes() || {

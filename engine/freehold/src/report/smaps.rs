@@ -108,7 +108,8 @@ impl<P: Platform> AddressSpace<P> {
         self.smaps(0).try_for_each(|smap| writeln!(out, "{smap}"))
     }
 
-    /// Returns the memory in use by all VMAs together. After a fatal signal the result covers only a part of them.
+    /// Returns the memory in use by all VMAs together. After a fatal signal the result covers only a part of
+    /// them.
     ///
     /// # Locks
     ///
@@ -149,8 +150,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Returns the number of bytes in page tables of all mappings, without the root (VmPTE of
     /// /proc/PID/status). Tables that are kept for splitting huge pages are included.
     ///
-    /// Visits all tables, but does not read the entries of the lowest level. After a fatal signal of the calling
-    /// task the result covers only a part of the mappings.
+    /// Visits all tables, but does not read the entries of the lowest level. After a fatal signal of the
+    /// calling task the result covers only a part of the mappings.
     ///
     /// # Locks
     ///

@@ -21,8 +21,8 @@ impl Rounds {
         Rounds(0)
     }
 
-    /// Counts the next round, lets other tasks run if it is time, and checks for a fatal signal every [`PERIOD`]
-    /// rounds. The caller holds no spin lock.
+    /// Counts the next round, lets other tasks run if it is time, and checks for a fatal signal every
+    /// [`PERIOD`] rounds. The caller holds no spin lock.
     ///
     /// # Errors
     ///

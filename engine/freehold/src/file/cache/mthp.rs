@@ -48,11 +48,11 @@ pub(crate) struct Wanted {
     pub sizes: Sizes,
     /// The order of access that was announced for the mapping.
     pub order: AccessOrder,
-    /// What the page lacks.
+    /// The need of the fault.
     pub need: Need,
 }
 
-/// What a fault needs before it can map a page.
+/// The need of a fault that cannot map its page yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
     /// The page is not in the cache.

@@ -107,8 +107,8 @@ impl<P: Platform> File<P> {
         self.mapping().will_need(touched(&bytes));
     }
 
-    /// Starts writes of the dirty pages of a range, and drops the clean pages that lie in the range as a whole.
-    /// The last page of the file ends at the end of the file.
+    /// Starts writes of the dirty pages of a range, and drops the clean pages that lie in the range as a
+    /// whole. The last page of the file ends at the end of the file.
     fn forget(&self, bytes: Range<u64>) {
         let mapping = self.mapping();
         if !mapping.has_store() {

@@ -235,8 +235,8 @@ impl<P: Platform> File<P> {
     }
 
     /// Brings the page of a fault into the cache like [`Mapping::fill_wanted`], and reads pages ahead. If the
-    /// fault has found the page with a mark, only reads ahead. If the fault lacks the permission to change the
-    /// page, only asks the pager.
+    /// fault has found the page with a mark, only reads ahead. If the fault lacks the permission to change
+    /// the page, only asks the pager.
     ///
     /// # Errors
     ///
