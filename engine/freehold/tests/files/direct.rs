@@ -8,7 +8,7 @@
 
 use crate::support::{
     ANON, BASE, Counted, File, Locking, Machine, MapFlags, PAGE, Process, R, RW, Vcpu, World, anon,
-    everywhere, storage::Storage,
+    everywhere, spawn_until_waiting, storage::Storage,
 };
 use freehold::{
     PageIndex,
@@ -347,5 +347,28 @@ fn hwpoison_and_soft_offline_refuse_storage_frames() {
         assert_ne!(process.frame_at(private), copy);
         assert_eq!((process.load(cpu, private), storage.word(0)), (Ok(6u64), 5));
         process.check();
+    });
+}
+
+/// A truncation waits until the storage has made a page persistent, with no lock held, and then returns the
+/// frame.
+#[test]
+fn frame_returns_to_the_storage_after_the_write_of_its_page() {
+    with_file(|_, process, cpu, storage, file, at| {
+        process.store(cpu, at + 6 * PAGE, 6u64).unwrap();
+        storage.state().held = Some(Vec::new());
+        thread::scope(|scope| {
+            let sync = spawn_until_waiting(scope, || file.mapping().write_back((0..PAGES).into()));
+            let held = storage.state().held.take().unwrap();
+            let cut = spawn_until_waiting(scope, || file.mapping().truncate(4 * PAGE));
+            let is_waiting = !cut.is_finished() && storage.freed() == 0;
+            // Other pages of the file are usable.
+            process.store(cpu, at + PAGE, 1u64).unwrap();
+            file.mapping().write_back((0..4).into()).unwrap();
+            held.into_iter().for_each(|request| storage.serve(request));
+            assert_eq!((sync.join().unwrap(), cut.join().unwrap()), (Ok(()), Ok(())));
+            assert!(is_waiting, "the page was removed during its write");
+        });
+        assert_eq!((storage.persisted(), storage.freed()), (vec![1, 6], 1));
     });
 }

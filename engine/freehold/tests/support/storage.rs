@@ -12,6 +12,7 @@ use super::{
 };
 use freehold::{
     PageIndex, PageRange,
+    file::WriteRequest,
     platform::{FramePurpose, FrameRequest},
 };
 use freehold_machine::exempt;
@@ -36,6 +37,8 @@ pub struct State {
     pub broken: bool,
     /// Frame that the storage returns in place of its own.
     pub lie: Option<Pfn>,
+    /// If set, requests to make pages persistent are put here and wait for the test.
+    pub held: Option<Vec<WriteRequest<Machine>>>,
 }
 
 /// A storage device on a machine.
@@ -85,6 +88,28 @@ impl Storage {
         std::mem::take(&mut self.state().persisted)
     }
 
+    /// Makes the pages of a request persistent.
+    pub fn serve(&self, mut request: WriteRequest<Machine>) {
+        while let Some((index, frame)) = request.next_page() {
+            request.complete(index, self.persist(index, frame));
+        }
+    }
+
+    fn persist(&self, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        if self.state().broken {
+            return Err(IoError);
+        }
+        let index = index.get();
+        assert_eq!(self.frame(index), Some(frame));
+        let word = self.word(index);
+        let mut state = self.state();
+        exempt(|| {
+            state.lasting.insert(index, word);
+            state.persisted.push(index);
+        });
+        Ok(())
+    }
+
     fn free(&self, frame: Pfn) {
         // Not even a gather, a transfer or a lookup holds the frame.
         assert!(self.machine.frame(frame).is_free(), "{frame:?} is still in use");
@@ -119,19 +144,13 @@ impl Pager<Machine> for Device {
         Ok(foreign(frame[0], 1))
     }
 
-    fn write_page(&self, _: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
-        if self.0.state().broken {
-            return Err(IoError);
-        }
-        let index = index.get();
-        assert_eq!(self.0.frame(index), Some(frame));
-        let word = self.0.word(index);
+    fn write(&self, request: WriteRequest<Machine>) {
         let mut state = self.0.state();
-        exempt(|| {
-            state.lasting.insert(index, word);
-            state.persisted.push(index);
-        });
-        Ok(())
+        if let Some(held) = &mut state.held {
+            return exempt(|| held.push(request));
+        }
+        drop(state);
+        self.0.serve(request);
     }
 
     fn discard(&self, pages: PageRange) {
