@@ -126,6 +126,11 @@ settings! {
         /// more than one page per request (read_ahead_kb of a device, in pages of 4 KiB). 32 by default; 0
         /// turns readahead off. See [`Mapping::set_readahead`](crate::file::Mapping::set_readahead).
         pub readahead: u32,
+        /// Maximum number of pages of a file that are dirty or being written. A task that wants to change a
+        /// clean page of a file with so many pages writes some of them back, or waits until a write ends.
+        /// Tasks that read never wait. Each task may exceed the limit by one page. `u64::MAX`, the default,
+        /// is no limit. Shared memory has no limit, because it is never written back.
+        pub dirty_limit: u64,
         /// Mode in which a walk over the VMAs of a file takes the i_mmap lock, if the walk does not change
         /// the tree of these VMAs.
         pub file_rmap: FileRmap,
@@ -152,6 +157,7 @@ impl Default for Config {
             shared_blocks: SharedBlocks::default(),
             reclaims_tables: true,
             readahead: 32,
+            dirty_limit: u64::MAX,
             file_rmap: FileRmap::default(),
             vma_nodes: NodeWidth::default(),
             lock_stats: false,

@@ -140,7 +140,8 @@ impl<P: Platform> Engine<P> {
             config.file_rmap,
             file_stats,
         );
-        let files = Counted::try_new(files.with_readahead(config.readahead))?;
+        let files =
+            Counted::try_new(files.with_readahead(config.readahead).with_dirty_limit(config.dirty_limit))?;
         let engine = Counted::try_new(Engine {
             slab,
             reader_slots,

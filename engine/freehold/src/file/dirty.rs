@@ -24,6 +24,7 @@
 use super::{
     Kind, Mapping,
     cache::radix::{Stay, marks::Marks},
+    throttle::Throttle,
 };
 use crate::{Pfn, platform::Platform};
 use core::ops::ControlFlow;
@@ -45,6 +46,8 @@ pub(crate) struct Dirty {
     marks: SpinLock<Marks>,
     /// The number of late stores at the last examination of all frames.
     late_seen: AtomicU64,
+    /// The bound on dirty pages.
+    pub(super) throttle: Throttle,
     /// Number of removals of pages so far. Changed under the invalidate lock held for writing.
     pub(super) removals: AtomicU64,
     /// Number of failures so far: pages that could not be written, and dirty pages that were lost. A caller
@@ -58,10 +61,12 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    pub fn new() -> Self {
+    /// Creates the state of a file without dirty pages, which may have `limit` dirty pages.
+    pub fn new(limit: u64) -> Self {
         let [late_seen, removals, failures, seen, reported] = [(); 5].map(|()| AtomicU64::new(0));
         let marks = SpinLock::new(Marks::default(), Rank::Leaf);
-        Dirty { marks, late_seen, removals, failures, seen, reported }
+        let throttle = Throttle::new(limit);
+        Dirty { marks, throttle, late_seen, removals, failures, seen, reported }
     }
 
     /// Counts a page that could not be written, or a dirty page that was lost.
@@ -112,8 +117,8 @@ impl<P: Platform> Mapping<P> {
     /// has made an entry writable and holds the lock of its table.
     #[inline]
     pub(crate) fn mark_dirty(&self, rcu: &P::RcuGuard, index: PageIndex) {
-        if self.is_written_back() {
-            self.cache.mark_dirty(Stay::within::<P>(rcu), index);
+        if self.is_written_back() && self.cache.mark_dirty(Stay::within::<P>(rcu), index) {
+            self.dirty.throttle.add();
         }
     }
 
@@ -133,7 +138,8 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn clear_marks(&self, stay: Stay<'_>, pages: PageRange) {
         if self.is_written_back() {
             self.dirty.removals.fetch_add(1, Relaxed);
-            self.cache.clear_dirty(&mut self.marks(), stay, pages);
+            let cleared = self.cache.clear_dirty(&mut self.marks(), stay, pages);
+            self.dirty.throttle.subtract::<P>(cleared);
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Files<P: Platform> {
     pub(super) reads: Turns,
     /// Initial maximum of readahead of each file, in pages.
     pub(super) readahead: u32,
+    /// Maximum number of dirty pages of each file.
+    pub(super) dirty_limit: u64,
     /// Kind of lock that implements the i_mmap lock of each file.
     pub(crate) file_rmap: FileRmap,
     /// Statistics of the i_mmap locks, if statistics are enabled.
@@ -92,6 +94,7 @@ impl<P: Platform> Files<P> {
             shared_blocks,
             reads: Turns::new(),
             readahead: 0,
+            dirty_limit: u64::MAX,
             file_rmap,
             lock_stats,
             memory,
@@ -101,6 +104,11 @@ impl<P: Platform> Files<P> {
     /// Sets the initial maximum of readahead of each file, in pages; 0 before.
     pub(crate) fn with_readahead(self, readahead: u32) -> Self {
         Files { readahead, ..self }
+    }
+
+    /// Sets the maximum number of dirty pages of each file; `u64::MAX` before.
+    pub(crate) fn with_dirty_limit(self, dirty_limit: u64) -> Self {
+        Files { dirty_limit, ..self }
     }
 
     /// Returns the platform.

@@ -265,7 +265,7 @@ impl<P: Platform> Mapping<P> {
             committed,
             huge,
             sealing: Sealing::new(sealable),
-            dirty: Dirty::new(),
+            dirty: Dirty::new(files.dirty_limit),
             reserved_end: AtomicU64::new(0),
             aligns: AtomicBool::new(false),
             mount_huge: AtomicU8::new(NO_MOUNT),

@@ -8,7 +8,7 @@
 //! | `read.rs` | requests to read pages from the backing store |
 //! | `readahead/` | reads of pages that a program needs soon |
 //! | `write.rs`, `dirty.rs` | requests to write pages; the rule by which write-back finds dirty pages |
-//! | `permit.rs` | questions to the pager before clean pages change |
+//! | `permit.rs`, `throttle.rs` | questions to the pager before clean pages change; the bound on dirty pages |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
 //! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
@@ -46,6 +46,7 @@ mod remove;
 mod sealing;
 mod seals;
 mod shortage;
+mod throttle;
 mod write;
 
 pub(crate) use cache::{

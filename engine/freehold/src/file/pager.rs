@@ -164,10 +164,12 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// Permits changes of these pages, which are clean or not in the cache: by [`write_at`], by zeroes of a
     /// truncation or a hole, or by stores through mappings. The permission of a page ends when a write of the
     /// page begins, and when the page is discarded. Each permitted page is then written, unless it is
-    /// discarded first. A page may be in several questions, also at the same time, and a new question about a
-    /// page may come before the [`write`](Self::write) that ended its last permission. A page whose write
-    /// failed is written again without a new question. Only called if [`guards_writes`](Self::guards_writes)
-    /// returns true.
+    /// discarded first or [`not_changed`](Self::not_changed) names it. Only called if
+    /// [`guards_writes`](Self::guards_writes) returns true.
+    ///
+    /// A page may be in several questions, also at the same time, and a new question about a page may come
+    /// before the [`write`](Self::write) that ended its last permission. A page whose write failed is written
+    /// again without a new question.
     ///
     /// No lock is held. The call may sleep, for example until space is reserved or until a journal has room;
     /// only the tasks that need these pages wait.
@@ -180,6 +182,12 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     fn make_writable(&self, pages: PageRange) -> Result<(), WriteRefused> {
         let _ = pages;
         Ok(())
+    }
+
+    /// Ends the permission of a page that is not in the cache and was not changed, because the call that
+    /// needed the permission has failed. Called by write-back, with no lock held.
+    fn not_changed(&self, index: PageIndex) {
+        let _ = index;
     }
 
     /// Releases a clean page that the engine wants to drop from the cache, because its memory is needed. With

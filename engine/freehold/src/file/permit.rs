@@ -26,8 +26,9 @@
 //! Two kinds of stores ask only once for a page that is written back in between: stores through pinned pages,
 //! and accesses of other processes. Linux has the same gap.
 //!
-//! Write-back writes every page with a permission, also if no store has followed, so each permission of a
-//! page ends with a write or a removal. A page with a permission is not dropped as clean.
+//! Write-back writes every page in the cache with a permission, also if no store has followed. If a call has
+//! failed and left an absent page with a permission, write-back tells the pager (`not_changed`). So each
+//! permission ends. A page with a permission is not dropped as clean.
 //!
 //! A new path to the contents of a page looks with [`permits_stores`](Mapping::permits_stores) and asks with
 //! [`ask_to_write`](Mapping::ask_to_write). `tests/files/permits.rs` tests every path, and the mutations that
@@ -79,11 +80,12 @@ impl<P: Platform> Mapping<P> {
         self.is_written_back() && self.pager().guards_writes()
     }
 
-    /// Returns true if a store may go to this page. The caller holds the content lock for writing, or the
-    /// lock of the table whose entry is about to become writable; otherwise the result is a hint.
+    /// Returns true if a store may go to this page: the page has a permission; or none is needed, and the
+    /// file may have more dirty pages. The caller holds the content lock for writing, or the lock of the
+    /// table whose entry is about to become writable; otherwise the result is a hint.
     #[inline]
     pub(crate) fn permits_stores(&self, rcu: &P::RcuGuard, index: PageIndex) -> bool {
-        !self.guards_writes() || {
+        !self.is_written_back() || !(self.dirty.throttle.is_full() || self.pager().guards_writes()) || {
             // Pairs with the fence in `begin_writes`, as in `mark_dirty`: a fault that finds the mark set
             // although it is being cleared has an entry that write-back finds.
             fence(SeqCst);
@@ -103,10 +105,11 @@ impl<P: Platform> Mapping<P> {
             return Ok(());
         }
         let end = PageIndex::new(at.saturating_add(bytes).div_ceil(PAGE_SIZE));
-        Err(Stop::Guarded(PageRange::new(first, end.min(first + MOST))))
+        Err(Stop::Guarded(PageRange::new(first, end.min(first + MOST.min(self.dirty.throttle.batch())))))
     }
 
-    /// Asks the pager to permit changes of these pages, and marks them as dirty.
+    /// Waits until the file may have more dirty pages. Then asks the pager to permit changes of these pages,
+    /// and marks them as dirty, if it guards writes.
     ///
     /// # Errors
     ///
@@ -114,10 +117,12 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Locks
     ///
-    /// The invalidate lock for reading, killably, after the call of the pager. The caller holds no lock.
+    /// The locks of `write_back`, and after the call of the pager the invalidate lock for reading, killably.
+    /// The caller holds no lock.
     pub(super) fn ask_to_write(&self, pages: PageRange) -> Result<(), FillError> {
         let mut rounds = Rounds::new();
-        loop {
+        self.throttle()?;
+        while self.guards_writes() {
             // Relaxed, here and below: the invalidate lock orders removals and the second look.
             let removals = self.dirty.removals.load(Relaxed);
             rank::holds_none::<P>();
@@ -129,12 +134,13 @@ impl<P: Platform> Mapping<P> {
             drop(pages_stay);
             rounds.again::<P>()?;
         }
+        Ok(())
     }
 
     /// Marks a page as dirty, which may be absent.
     fn permit(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Result<(), FillError> {
         self.cache_word(pages_stay, index)?;
-        self.cache.mark_dirty(Stay::locked(pages_stay), index);
+        self.mark_dirty(&P::rcu_read(), index);
         Ok(())
     }
 }

@@ -219,6 +219,7 @@ impl<P: Platform> Mapping<P> {
         let rcu = P::rcu_read();
         let wake = self.cache.end_write(Stay::within::<P>(&rcu), index);
         drop(rcu);
+        self.dirty.throttle.subtract::<P>(1);
         if wake {
             self.write_turn(index).wake::<P>();
         }

@@ -72,6 +72,10 @@ impl Pager<Machine> for Journal {
         Ok(())
     }
 
+    fn not_changed(&self, index: PageIndex) {
+        *self.records.lock().unwrap().get_mut(&index.get()).unwrap() -= 1;
+    }
+
     fn discard(&self, pages: PageRange) {
         self.records.lock().unwrap().retain(|page, _| !pages.contains(PageIndex::new(*page)));
     }
@@ -260,6 +264,27 @@ fn permission_without_a_store_ends_by_a_write() {
         assert!(journal.records.lock().unwrap().values().all(|count| *count == 0));
         assert_eq!(file.drop_clean((1..2).into()), 1);
     });
+}
+
+/// A call that fails after the question leaves permissions of absent pages. Write-back ends them.
+#[test]
+fn pager_learns_of_permissions_that_a_failed_write_has_not_used() {
+    let world = World::new();
+    let journal = Journal::default();
+    let mapping = Mapping::new(world.engine(), journal.clone(), 8 * PAGE, false).unwrap();
+    // The file may have two pages in memory.
+    let two = |_: freehold_machine::Owner, charged, more| charged + more <= 2;
+    world.machine.set_charge_limit(Some(Arc::new(two)));
+    assert_eq!(mapping.write_at(PAGE, &[1; 4 * PAGE as usize]), Ok(2 * PAGE as usize));
+    world.machine.set_charge_limit(None);
+    assert_eq!(journal.asked(), [1, 2, 3, 4]);
+    assert_eq!(journal.records.lock().unwrap().values().sum::<u64>(), 4);
+    mapping.write_back(ALL).unwrap();
+    assert_eq!((*journal.written.lock().unwrap(), mapping.present_pages()), (2, 2));
+    assert_eq!(journal.records.lock().unwrap().values().sum::<u64>(), 0);
+    mapping.check();
+    drop(mapping);
+    world.end();
 }
 
 /// A question that takes long delays only the tasks that need its pages.

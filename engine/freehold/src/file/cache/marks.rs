@@ -24,7 +24,7 @@
 //! One task at a time searches or clears marks of a file: the caller holds the lock of the marks
 //! ([`Marks`]), because between the two steps of a search a bit above a marked page may be clear. Setters and
 //! ends of writes take no lock. The memory of the bitmaps is that of the tree: see [`Stay`]. A prune frees no
-//! leaf in which a page is being written.
+//! leaf with a page that is dirty or being written.
 //!
 //! `change/write_back.rs` and `file/write.rs` use the marks. `marks_tests.rs` counts the leaves that searches
 //! visit, and `marks_loom_tests.rs` runs setters concurrently with searches, growth and sleepers. The
@@ -101,42 +101,45 @@ impl Below<'_> {
 
 /// Sets a bit. Writes to the word only if the bit is clear, so that a mark that is set again and again costs
 /// no transfer of the cache line.
-fn set(word: &AtomicU64, bit: u64) {
-    if word.load(Relaxed) & bit == 0 {
-        word.fetch_or(bit, Release);
-    }
+/// Returns true if the bit was clear.
+fn set(word: &AtomicU64, bit: u64) -> bool {
+    let is_new = word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Release) & bit == 0;
     // Pairs with the fence in `forget_child`: either the next load sees that the bit above was cleared, or
     // the search sees this bit. The fence is needed even if the bit was set already.
     fence(SeqCst);
+    is_new
 }
 
 impl Radix {
-    /// Marks the page `index` as dirty. Does nothing if the tree has no leaf for the page, which then is not
-    /// in the cache. A task that makes an entry writable holds the lock of the entry's table.
-    pub fn mark_dirty(&self, _: Stay<'_>, index: PageIndex) {
+    /// Marks the page `index` as dirty. Returns true if it was not marked. Does nothing if the tree has no
+    /// leaf for the page, which then is not in the cache. A task that makes an entry writable holds the lock
+    /// of the entry's table.
+    pub fn mark_dirty(&self, _: Stay<'_>, index: PageIndex) -> bool {
         // Pairs with the fence in `begin_writes`; see the module.
         fence(SeqCst);
-        let mut done = None;
+        let (mut done, mut is_new) = (None, false);
         // Acquire: as in `get`. The loop ends when the tree has no other root than the one whose bit was set
         // last.
         while let Some(root) = self.node(self.root.load(Acquire)).filter(|root| root.holds(index.get()))
             && !done.is_some_and(|done| core::ptr::eq::<Node>(done, root))
-            && self.mark_below(root, index.get())
+            && let Some(marked) = self.mark_below(root, index.get())
         {
             done = Some(root);
+            is_new |= marked;
         }
+        is_new
     }
 
-    /// Sets the bits of `index` from the leaf up to `node`. Returns false if there is no leaf.
-    fn mark_below(&self, node: &Node, index: u64) -> bool {
-        let Some(child) = NonNull::new(node.child(index).load(Acquire)) else { return false };
-        match self.below(node, child) {
+    /// Sets the bits of `index` from the leaf up to `node`. Returns true if the page was not marked, and
+    /// `None` if there is no leaf.
+    fn mark_below(&self, node: &Node, index: u64) -> Option<bool> {
+        let child = NonNull::new(node.child(index).load(Acquire))?;
+        let is_new = match self.below(node, child) {
             Below::Leaf(leaf) => set(&leaf.dirty, Leaf::bits(&(index..index + 1))),
-            Below::Node(next) if self.mark_below(next, index) => {}
-            Below::Node(_) => return false,
-        }
+            Below::Node(next) => self.mark_below(next, index)?,
+        };
         set(&node.marked, node.bit(index));
-        true
+        Some(is_new)
     }
 
     /// Begins writes of the first dirty pages of `range` that are not being written, at most those of one
@@ -186,15 +189,16 @@ impl Radix {
         })
     }
 
-    /// Clears the dirty marks of `range`, whose pages have been removed.
-    pub fn clear_dirty(&self, marks: &mut Marks, _: Stay<'_>, range: PageRange) {
-        let mut at = range.start;
+    /// Clears the dirty marks of `range`, whose pages have been removed. Returns the number of marks.
+    pub fn clear_dirty(&self, marks: &mut Marks, _: Stay<'_>, range: PageRange) -> u64 {
+        let (mut at, mut count) = (range.start, 0);
         while at < range.end {
             (_, at) = self.search(marks, PageRange::new(at, range.end), |_, leaf, bits| {
-                leaf.dirty.fetch_and(!bits, Relaxed);
+                count += u64::from((leaf.dirty.fetch_and(!bits, Relaxed) & bits).count_ones());
                 ControlFlow::<()>::Continue(())
             });
         }
+        count
     }
 
     /// Ends the write of a page. Returns true if tasks may sleep until then.

@@ -162,7 +162,8 @@ impl Leaf {
     fn is_empty(&self) -> bool {
         // Relaxed: as in `Node::is_empty`. A write begins under the lock; the end of a write accesses the
         // leaf within a read section.
-        self.words.iter().all(|word| word.load(Relaxed) == 0) && self.writing.load(Relaxed) == 0
+        self.words.iter().all(|word| word.load(Relaxed) == 0)
+            && self.dirty.load(Relaxed) | self.writing.load(Relaxed) == 0
     }
 
     /// Returns the word of `index`, which lies in this leaf.

@@ -114,7 +114,8 @@ impl<P: Platform> File<P> {
         if !mapping.has_store() {
             return;
         }
-        mapping.start_write_back(touched(&bytes));
+        // A fatal signal ends the call early: the other pages stay dirty.
+        let _ = mapping.start_some_writes(touched(&bytes), u64::MAX);
         let end = match bytes.end >= mapping.size() {
             true => PageIndex::END,
             false => PageIndex::of_byte(bytes.end),

@@ -45,8 +45,19 @@ struct Writes {
     base: PageIndex,
     /// The pages.
     left: u64,
+    /// Absent pages with a permission of the pager.
+    unused: u64,
     /// The frames, with a reference to each frame whose bit is set.
     frames: [Pfn; u64::BITS as usize],
+}
+
+/// Result of a step that begins writes.
+#[derive(Default)]
+struct Started {
+    /// Number of pages whose writes have begun, or that turned out to be clean.
+    count: u64,
+    /// True if a page is dirty again during an earlier write, which is still under way.
+    again: bool,
 }
 
 impl<P: Platform> Mapping<P> {
@@ -98,21 +109,23 @@ impl<P: Platform> Mapping<P> {
         if self.dirty.reports(before) { Err(SyncError::Io) } else { Ok(()) }
     }
 
-    /// Starts writes of the dirty pages of a range, and does not wait for them. Later callers of
-    /// [`write_back`](Self::write_back) and `File::sync` learn of a failure.
+    /// Starts writes of dirty pages of a range, and does not wait for them. Begins no more writes after
+    /// `most` pages. Returns the number of pages. Later callers of [`write_back`](Self::write_back) and
+    /// `File::sync` learn of a failure.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Killed` if a fatal signal arrives. The other pages stay dirty.
     ///
     /// # Locks
     ///
     /// The locks of `write_back`.
-    pub(in crate::file) fn start_write_back(&self, pages: PageRange) {
-        if self.is_written_back()
-            && let Some(file) = self.home().hold_borrowed(self)
-        {
-            // A fatal signal ends the call early: the rest of the pages stays dirty.
-            let _ = self
-                .mark_late_stores(|| self.invalidate.read_killable())
-                .and_then(|()| self.begin_writes(&file, pages).map(drop));
-        }
+    pub(in crate::file) fn start_some_writes(&self, pages: PageRange, most: u64) -> Result<u64, Killed> {
+        let Some(file) = self.home().hold_borrowed(self).filter(|_| self.is_written_back()) else {
+            return Ok(0);
+        };
+        self.mark_late_stores(|| self.invalidate.read_killable())?;
+        Ok(self.begin_writes(&file, pages, most)?.count)
     }
 
     /// Implements [`write_back`](Self::write_back), apart from the report of failures.
@@ -124,7 +137,7 @@ impl<P: Platform> Mapping<P> {
         self.mark_late_stores(|| self.invalidate.read_killable())?;
         // The second round writes the pages that were being written in the first round and were dirty again.
         for _ in 0..2 {
-            let again = self.begin_writes(&file, pages)?;
+            let again = self.begin_writes(&file, pages, u64::MAX)?.again;
             self.wait_for_writes(pages)?;
             if !again {
                 break;
@@ -133,12 +146,12 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Begins writes of the dirty pages of a range and passes them to the pager. Returns true if a page is
-    /// dirty again during an earlier write, which is still under way.
-    fn begin_writes(&self, file: &Counted<Self>, pages: PageRange) -> Result<bool, Killed> {
-        let (mut at, mut again, mut rounds) = (pages.start, false, Rounds::new());
+    /// Begins writes of the dirty pages of a range and passes them to the pager. Begins no more writes after
+    /// `most` pages.
+    fn begin_writes(&self, file: &Counted<Self>, pages: PageRange, most: u64) -> Result<Started, Killed> {
+        let (mut at, mut started, mut rounds) = (pages.start, Started::default(), Rounds::new());
         let guarded = self.guards_writes();
-        while at < pages.end {
+        while at < pages.end && started.count < most {
             rounds.again::<P>()?;
             // A guarded page keeps its permission until a store under the content lock is recorded.
             let content = if guarded { Some(self.content.read_killable()?) } else { None };
@@ -147,18 +160,21 @@ impl<P: Platform> Mapping<P> {
             let (begun, next) = self.cache.begin_writes(&mut self.marks(), stay, rest);
             at = next;
             let Some(begun) = begun else { continue };
-            again |= begun.again != 0;
+            started.again |= begun.again != 0;
+            started.count += u64::from(begun.pages.count_ones());
             let writes = self.take_dirty(&pages_stay, &begun);
             drop((pages_stay, content));
             self.send_writes(file, &writes);
+            self.end_permissions(&writes);
         }
-        Ok(again)
+        Ok(started)
     }
 
     /// Makes every later store to the pages fault, and takes the dirty bits of their frames. Ends the writes
     /// of the pages that are clean.
     fn take_dirty(&self, pages_stay: &RwSemReadGuard<'_, P>, begun: &Begun) -> Writes {
-        let mut writes = Writes { base: begun.base, left: 0, frames: [Pfn::new(0); u64::BITS as usize] };
+        let mut writes =
+            Writes { base: begun.base, left: 0, unused: 0, frames: [Pfn::new(0); u64::BITS as usize] };
         let guarded = self.guards_writes();
         if begun.pages != 0 {
             self.home().each_mapper(begun.range(), clean);
@@ -172,17 +188,25 @@ impl<P: Platform> Mapping<P> {
                     // The request gets the reference.
                     core::mem::forget(page);
                 }
+                None if guarded => writes.unused |= 1 << place,
                 clean => {
-                    // A page that is about to be written as a whole keeps its permission.
-                    if guarded && clean.is_none() {
-                        self.mark_dirty(&P::rcu_read(), index);
-                    }
                     drop(clean);
                     self.end_write_mark(index);
                 }
             }
         }
         writes
+    }
+
+    /// Tells the pager about pages whose permissions end without a change. The caller holds no lock.
+    fn end_permissions(&self, writes: &Writes) {
+        let mut left = writes.unused;
+        while left != 0 {
+            let index = writes.base + u64::from(left.trailing_zeros());
+            left &= left - 1;
+            self.pager().not_changed(index);
+            self.end_write_mark(index);
+        }
     }
 
     /// Passes pages to the pager, in requests of consecutive pages that are as large as the pager wants.

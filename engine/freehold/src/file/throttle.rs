@@ -1,0 +1,134 @@
+//! The bound on the dirty pages of a file, which delays the tasks that make pages dirty.
+//!
+//! If programs change pages faster than the storage takes them, memory fills with pages that cannot be
+//! dropped. A file with [`Config::dirty_limit`](crate::engine::Config::dirty_limit) pages that are dirty or
+//! being written is *full*. While it is full, a task that wants to change a clean page writes some pages back
+//! itself, and then waits until a write ends. Readers never wait, and neither do changes of pages that are
+//! dirty already.
+//!
+//! | event | count |
+//! | --- | --- |
+//! | a page gets the dirty mark (`cache/marks.rs`) | + 1 |
+//! | a write of a page begins: the page loses the dirty mark | unchanged, because it is being written |
+//! | the write ends | - 1 |
+//! | a removal clears the dirty marks of pages | - the number of marks |
+//!
+//! A page that is dirty again while it is being written counts twice. The check and the mark are separate
+//! steps, so each task can exceed the limit by one page. The count is kept only if there is a limit.
+//!
+//! | access | pairs with | so that |
+//! | --- | --- | --- |
+//! | sleeper: counts itself, fence, examines the count of pages | end of a write: subtracts a page, fence, examines the number of sleepers | the task does not sleep, or is woken |
+//! | sleeper: loads `ended` (acquire) before it examines the count | waker: increments `ended` (release), then wakes | a wake between the two is not lost |
+//!
+//! `permit.rs` calls [`throttle`](Mapping::throttle) before it asks the pager, with no lock held.
+//! `tests/files/throttle.rs` tests the bound, and the mutations `throttle-*` (`xtask/mutants`) remove its
+//! parts.
+
+use super::{FillError, Mapping};
+use crate::{platform::Platform, wait::Rounds};
+use freehold_sync::{
+    Host, Killed,
+    atomic::{
+        AtomicU32, AtomicU64,
+        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        fence,
+    },
+    rank,
+};
+use freehold_vmspace::PageRange;
+
+/// The number of dirty pages of a file, and its limit.
+pub(super) struct Throttle {
+    /// The limit; `u64::MAX` if there is none. Never changes.
+    limit: u64,
+    /// The number of pages that are dirty or being written. Zero without a limit.
+    pages: AtomicU64,
+    /// Number of tasks that wait for the end of a write.
+    sleepers: AtomicU32,
+    /// Changes when a write ends while tasks wait. They sleep on it.
+    ended: AtomicU32,
+}
+
+impl Throttle {
+    /// Creates the count for a file without dirty pages. A limit of 0 counts as 1.
+    pub fn new(limit: u64) -> Self {
+        let [sleepers, ended] = [(); 2].map(|()| AtomicU32::new(0));
+        Throttle { limit: limit.max(1), pages: AtomicU64::new(0), sleepers, ended }
+    }
+
+    /// Returns true if the dirty pages have reached the limit.
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        // Relaxed: a hint. `wait` examines the count again, with a fence.
+        self.limit != u64::MAX && self.pages.load(Relaxed) >= self.limit
+    }
+
+    /// Returns the number of pages that a task makes dirty, or writes back, between two looks at the count.
+    pub fn batch(&self) -> u64 {
+        self.limit.div_ceil(4)
+    }
+
+    /// Counts a page that became dirty.
+    #[inline]
+    pub fn add(&self) {
+        if self.limit != u64::MAX {
+            self.pages.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Subtracts pages that are neither dirty nor being written any more, and wakes the tasks that wait.
+    pub fn subtract<H: Host>(&self, pages: u64) {
+        if self.limit == u64::MAX || pages == 0 {
+            return;
+        }
+        self.pages.fetch_sub(pages, Relaxed);
+        // Pairs with the fence in `wait`; see the module.
+        fence(SeqCst);
+        if self.sleepers.load(Relaxed) != 0 {
+            // Release pairs with the acquire in `wait`.
+            self.ended.fetch_add(1, Release);
+            H::wake_all(&self.ended);
+        }
+    }
+
+    /// Sleeps until a write ends, unless the file is not full.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Killed` if a fatal signal ends the wait.
+    fn wait<H: Host>(&self) -> Result<(), Killed> {
+        self.sleepers.fetch_add(1, Relaxed);
+        // Pairs with the fence in `subtract`; see the module.
+        fence(SeqCst);
+        // Acquire pairs with the release in `subtract`.
+        let seen = self.ended.load(Acquire);
+        let waited = if self.is_full() { H::wait_killable(&self.ended, seen) } else { Ok(()) };
+        self.sleepers.fetch_sub(1, Relaxed);
+        waited
+    }
+}
+
+impl<P: Platform> Mapping<P> {
+    /// Waits until the file is not full, and writes dirty pages back for this purpose.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Killed`.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`write_back`](Self::write_back). The caller holds no lock.
+    pub(super) fn throttle(&self) -> Result<(), FillError> {
+        let mut rounds = Rounds::new();
+        while self.dirty.throttle.is_full() {
+            rank::holds_none::<P>();
+            // If all pages are being written already, the end of any write makes room.
+            if self.start_some_writes(PageRange::ALL, self.dirty.throttle.batch())? == 0 {
+                self.dirty.throttle.wait::<P>()?;
+            }
+            rounds.again::<P>()?;
+        }
+        Ok(())
+    }
+}
