@@ -27,8 +27,9 @@
 
 use freehold_sync::atomic::{AtomicU64, CHECKED, Ordering::Relaxed, const_unless_loom};
 
-/// Number of pages that a CPU takes from the limit in advance.
-pub const BATCH: u64 = if CHECKED { 1 } else { 128 };
+/// Number of pages that a CPU takes from the limit in advance. Taking a batch transfers the shared line
+/// twice: for the load and for the exchange.
+pub const BATCH: u64 = if CHECKED { 1 } else { 256 };
 
 /// The stock of a CPU: pages that are taken from the limit and not charged.
 #[derive(Debug)]

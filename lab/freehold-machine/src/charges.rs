@@ -17,7 +17,7 @@
 
 use crate::{
     Machine, Mmu, exempt,
-    host::{LazyArray, Lock},
+    host::{self, LazyArray, Lock},
     inner::Inner,
 };
 use freehold::platform::{FileId, PageOwner};
@@ -122,7 +122,9 @@ impl<F: Format> Inner<F> {
     /// Charges frames. Returns false if the limit of the owner refuses.
     #[inline(always)]
     pub(crate) fn charge(&self, owner: PageOwner<'_, Mmu<F>>, first: Pfn, frames: u64) -> bool {
-        !self.config.oracles || self.charge_now(owner, first, frames)
+        let is_allowed =
+            self.account.as_ref().is_none_or(|account| host::with_cpu(|cpu| account.charge(cpu, frames)));
+        is_allowed && (!self.config.oracles || self.charge_now(owner, first, frames))
     }
 
     #[inline(never)]
@@ -154,6 +156,9 @@ impl<F: Format> Inner<F> {
     /// Ends charges.
     #[inline(always)]
     pub(crate) fn uncharge(&self, frames: &[Pfn]) {
+        if let Some(account) = &self.account {
+            host::with_cpu(|cpu| account.uncharge(cpu, frames.len() as u64));
+        }
         if self.config.oracles {
             self.uncharge_now(frames);
         }

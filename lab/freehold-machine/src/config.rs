@@ -41,6 +41,9 @@ pub struct MachineConfig {
     /// True if every root table has a kernel's half: entries that all address spaces share and that the
     /// engine does not touch.
     pub kernel_half: bool,
+    /// Charges all pages to one account of `freehold_kit` with this limit, in frames. For measurements of the
+    /// account.
+    pub account: Option<u64>,
 }
 
 impl MachineConfig {
@@ -57,6 +60,7 @@ impl MachineConfig {
             scan_on_free: true,
             pkeys: false,
             kernel_half: false,
+            account: None,
         }
     }
 

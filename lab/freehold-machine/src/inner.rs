@@ -22,6 +22,7 @@ use crate::shadow::Translations;
 use crate::space_slot::SpaceSlot;
 use crate::tlb::SpaceTag;
 use freehold::platform::Frame;
+use freehold_kit::account::{Account, Stock};
 use freehold_pagetable::{Format, PAGE_SIZE, Pfn, Table, TableMeta};
 use std::io;
 use std::marker::PhantomData;
@@ -65,6 +66,8 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) memory_short: Lock<Option<Arc<MemoryShort<F>>>>,
     /// The owners of charged frames.
     pub(crate) charges: Charges,
+    /// The account of all pages, if the configuration has one.
+    pub(crate) account: Option<Box<Account<{ host::MAX_CPUS }>>>,
     /// The kernel's half of every root table, if the machine has one.
     pub(crate) kernel: Option<Kernel>,
     format: PhantomData<F>,
@@ -125,6 +128,9 @@ impl<F: Format> Inner<F> {
             has_devices: AtomicBool::new(false),
             memory_short: Lock::new(None),
             charges: Charges::new(frames, tables, config.oracles)?,
+            account: config
+                .account
+                .map(|limit| Box::new(Account::new(limit, std::array::from_fn(|_| Stock::new())))),
             kernel: None,
             format: PhantomData,
         };

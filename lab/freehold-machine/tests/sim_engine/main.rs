@@ -6,7 +6,7 @@
 //! The tests therefore measure the cost of each additional repetition ([`world::more`]). A test fails if a
 //! shared word is added to a frequent path. The message of the test lists the places in the source whose
 //! accesses cause transfers, the most frequent first. Tests of paths are in `faults.rs`, `files.rs` (faults
-//! on one file) and `changes.rs` (mmap, munmap, fork). `grace.rs` and `names.rs` test the host and its
+//! on one file), `changes.rs` (mmap, munmap, fork) and `charges.rs` (accounts of pages). `grace.rs` and `names.rs` test the host and its
 //! reports, and `world.rs` has the helpers. Each test begins with `ran_alone`, because addresses must be the
 //! same in every run.
 #![cfg(sim)]
@@ -15,6 +15,7 @@
 static APART: freehold_sim::Apart = freehold_sim::Apart;
 
 mod changes;
+mod charges;
 mod faults;
 mod files;
 mod grace;

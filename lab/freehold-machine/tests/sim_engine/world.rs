@@ -65,7 +65,12 @@ impl More {
 impl World {
     /// Creates a machine with an engine, for this number of CPUs.
     pub fn new(cpus: usize) -> World {
-        let config = MachineConfig::phantom(64 * GIB).cpus(cpus).fast();
+        Self::with(cpus, |config| config)
+    }
+
+    /// Creates a machine like [`new`](Self::new), with a changed configuration.
+    pub fn with(cpus: usize, change: impl FnOnce(MachineConfig) -> MachineConfig) -> World {
+        let config = change(MachineConfig::phantom(64 * GIB).cpus(cpus).fast());
         let machine = Machine::new(config).expect("a machine");
         let engine = Engine::new(machine.clone(), Config::default()).expect("an engine");
         World { machine, engine, cpus }
