@@ -235,8 +235,8 @@ pub unsafe trait Platform: TableMemory + Host {
         0
     }
 
-    /// Returns the node whose memory the calling processor prefers. The engine keeps free frames of this node
-    /// only in its cache of the processor.
+    /// Returns the node whose memory the calling processor prefers. The engine returns freed frames of other
+    /// nodes to the platform at once, and keeps only frames of this node in its cache of the processor.
     fn local_node(&self) -> usize {
         0
     }

@@ -13,7 +13,7 @@
 //! | --- | --- |
 //! | may wait | yes with normal effort: no spin lock is held. Not for a task that waits for a lock of the engine |
 //! | may start input or output | yes with normal effort, unless it calls the engine |
-//! | may use a reserve | no: operations that free memory request no frames and no page tables |
+//! | may use a reserve | no: operations that free memory request no frames and no page tables, except that a truncation inside a page may have to read the page |
 //!
 //! The types are public API of `freehold` (`freehold::platform`): a new purpose or field is visible to every
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with

@@ -6,10 +6,11 @@
 //!
 //! - charges a frame that is charged,
 //! - ends the charge of a frame that is not charged,
-//! - frees a charged frame,
-//! - names the owner of a frame that is not charged,
-//! - allocates a table for a root that is not the root of a space, or
-//! - does one of the first four for a huge page of a pool, whose first frame stands for the page.
+//! - frees a charged frame, or
+//! - names the owner of a frame that is not charged.
+//!
+//! Huge pages of pools obey the same rules; the first frame stands for the page. A table must be allocated for
+//! the root of a space.
 //!
 //! A test may limit an owner by [`set_charge_limit`](Machine::set_charge_limit). Without oracles, all charges
 //! are accepted and none is stored. The owners are the host's atomics, so the checker of schedules and the
