@@ -9,8 +9,8 @@
 //! - frees a charged frame, or
 //! - names the owner of a frame that is not charged.
 //!
-//! Huge pages of pools obey the same rules; the first frame stands for the page. A table must be allocated for
-//! the root of a space.
+//! Huge pages of pools obey the same rules; the first frame stands for the page. A table must be allocated
+//! for the root of a space.
 //!
 //! A test may limit an owner by [`set_charge_limit`](Machine::set_charge_limit). Without oracles, all charges
 //! are accepted and none is stored. The owners are the host's atomics, so the checker of schedules and the
