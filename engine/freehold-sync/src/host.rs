@@ -141,9 +141,9 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     /// while a spin section is open, or while a read section that must stay on its CPU is open.
     fn relax();
 
-    /// Lets other tasks run, if it is time. Called in every iteration of a loop whose length a program
-    /// chooses, while no spin section and no read section is open; sleeping locks may be held. A host that
-    /// preempts its tasks at any time keeps the default implementation.
+    /// Lets other tasks run, if it is time and no spin section and no read section is open. Called in every
+    /// iteration of a loop whose length a program chooses. Short runs of such a loop may be in a section; the call
+    /// then does nothing. A host that preempts its tasks at any time keeps the default implementation.
     #[inline]
     fn cond_resched() {}
 

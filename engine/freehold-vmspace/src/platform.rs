@@ -71,7 +71,7 @@
 //! | `with_cpu` | L, T, R; not nested | no | no | its function calls nothing that is listed here |
 //! | `spin_enter`, `spin_exit` | L, T, S, W, R | no | no | |
 //! | `relax` | L, T, S, R | no; may yield the processor in L, and in R if a read section may be preempted | no | does work that other processors wait for, for example flushes |
-//! | `cond_resched` | L | yes, or yields the processor | no | called by long loops |
+//! | `cond_resched` | L, S, R | in L; in S and R it does nothing | no | called by long loops |
 //! | `now_ns` | everywhere | no | no | |
 //! | `lock_context` | everywhere | no | no | only with debug assertions |
 //! | `rcu_read`, and the end of its guard | L, T, R | no | no | |

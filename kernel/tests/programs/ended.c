@@ -252,10 +252,37 @@ static void pidfd_hangs_up_after_the_wait(void) {
     close(look.fd);
 }
 
+// A pidfd of the last process of a long chain of ancestors, each of which was waited for before its parent ended. If
+// the pidfd kept all of them, its end would free a long chain.
+static void pidfd_keeps_no_ancestors(void) {
+    enum { CHAIN = 1500 };
+    int told[2], go[2];
+    char byte;
+    pid_t first = getpid(), child = 0, last;
+    CHECK(!pipe(told) && !pipe(go));
+    for (int n = 0; n < CHAIN && child == 0; n++) {
+        child = fork();
+        // The number of threads is limited.
+        if (child < 0) break;
+    }
+    if (child > 0 && getpid() != first) _exit(waitpid(child, NULL, 0) == child ? 0 : 1);
+    if (child <= 0) {
+        last = getpid();
+        CHECK(write(told[1], &last, sizeof last) == sizeof last && read(go[0], &byte, 1) == 1);
+        _exit(0);
+    }
+    CHECK(read(told[0], &last, sizeof last) == sizeof last);
+    int file = syscall(SYS_pidfd_open, last, 0);
+    CHECK(file >= 0 && write(go[1], "x", 1) == 1);
+    CHECK(waitpid(child, NULL, 0) == child);
+    CHECK(!close(file) && !close(told[0]) && !close(told[1]) && !close(go[0]) && !close(go[1]));
+}
+
 int main(void) {
     PART(zombie_keeps_its_folder_but_no_memory);
     PART(open_folder_is_dead_after_the_wait);
     PART(first_thread_keeps_its_number_until_the_wait);
     PART(pidfd_hangs_up_after_the_wait);
+    PART(pidfd_keeps_no_ancestors);
     return 0;
 }

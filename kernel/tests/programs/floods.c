@@ -1,4 +1,5 @@
-// Programs that ask for as much work as they can: long calls, many timers, sleepers, descriptors and attributes. A
+// Programs that ask for as much work as they can: long calls, many timers, sleepers, descriptors,
+// attributes, mappings and processes. A
 // heartbeat beside each of them must never be late, and a signal must end the program soon. Checks the scheduler
 // and the loops of the kernel over counts that a program chooses. The test counts instructions (`counted` in
 // `tests.toml`), so its times are exact. On a machine that does not, the argument multiplies the bounds.
@@ -9,6 +10,7 @@
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/syscall.h>
@@ -203,6 +205,87 @@ static void change_many_attributes(void) {
     }
 }
 
+// Makes a mapping of many VMAs without pages.
+static void map_many(void) {
+    enum { VMAS = 10000 };
+    char *at = mmap(0, VMAS * 8192L, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED);
+    for (int n = 0; n < VMAS; n++) CHECK(!mprotect(at + n * 8192L, 4096, PROT_READ));
+}
+
+static void report_many_mappings(void) {
+    static const char *const files[] = {"maps", "smaps", "smaps_rollup", "numa_maps", "status"};
+    map_many();
+    *ready = 1;
+    for (;;) {
+        for (int n = 0; n < 5; n++) {
+            char path[40], byte;
+            snprintf(path, sizeof path, "/proc/self/%s", files[n]);
+            int file = open(path, O_RDONLY);
+            CHECK(file >= 0 || errno == ENOENT);
+            if (file < 0) continue;
+            // Behind the end of the text, and its beginning.
+            pread(file, &byte, 1, 1L << 30);
+            pread(file, &byte, 1, 0);
+            close(file);
+        }
+    }
+}
+
+static void clear_many_mappings(void) {
+    map_many();
+    int file = open("/proc/self/clear_refs", O_WRONLY);
+    CHECK(file >= 0);
+    *ready = 1;
+    for (;;) CHECK(write(file, "1", 1) == 1 && write(file, "4", 1) == 1);
+}
+
+static void populate_present_pages(void) {
+    enum { POPULATE_READ = 22 };
+    char *at = mmap(0, 1 << 29, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED && !madvise(at, 1 << 29, POPULATE_READ));
+    *ready = 1;
+    for (;;) CHECK(!madvise(at, 1 << 29, POPULATE_READ));
+}
+
+// A mapping with many upper page tables, each of which has one table below.
+static void move_sparse_mapping(void) {
+    const long size = 1L << 40, step = 1L << 32;
+    const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    char *from = mmap(0, size, PROT_READ | PROT_WRITE, flags, -1, 0), *to = mmap(0, size, PROT_NONE, flags, -1, 0);
+    CHECK(from != MAP_FAILED && to != MAP_FAILED);
+    for (long at = 0; at < size; at += step) from[at] = 1;
+    *ready = 1;
+    for (;;) {
+        CHECK(mremap(from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to) == to);
+        char *before = from;
+        from = to, to = before;
+    }
+}
+
+// Processes that run for ever and have just been made.
+static void run_many_processes(void) {
+    for (int n = 0; n < 50; n++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child > 0) continue;
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        for (;;);
+    }
+    *ready = 1;
+    for (;;);
+}
+
+static void execute_with_many_strings(void) {
+    enum { STRINGS = 300000 };
+    static char *strings[STRINGS + 1];
+    for (int n = 0; n < STRINGS; n++) strings[n] = "";
+    struct rlimit none = {RLIM_INFINITY, RLIM_INFINITY};
+    CHECK(!setrlimit(RLIMIT_STACK, &none));
+    *ready = 1;
+    for (;;) CHECK(execve("/proc", strings, strings) == -1);
+}
+
 #define FLOOD(name) beside(name), printf("%s\n", #name), fflush(stdout)
 
 int main(int count, char **arguments) {
@@ -219,5 +302,11 @@ int main(int count, char **arguments) {
     FLOOD(wake_many_waiters);
     FLOOD(copy_many_descriptors);
     FLOOD(change_many_attributes);
+    FLOOD(report_many_mappings);
+    FLOOD(clear_many_mappings);
+    FLOOD(populate_present_pages);
+    FLOOD(move_sparse_mapping);
+    FLOOD(run_many_processes);
+    FLOOD(execute_with_many_strings);
     return 0;
 }

@@ -15,6 +15,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
@@ -501,6 +502,26 @@ static int long_poll(long i) {
 
 static void long_polls(void) { survive(long_poll, 0); }
 
+// Arguments that are longer than memory: a read of cmdline needs no memory for all of them.
+static void very_long_command_line(void) {
+    const long size = 1L << 30;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        char *at = mmap(0, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        CHECK(at != MAP_FAILED);
+        // On Linux the calls need a privilege.
+        if (prctl(PR_SET_MM, PR_SET_MM_ARG_START, at, 0, 0) && errno == EPERM) _exit(0);
+        CHECK(!prctl(PR_SET_MM, PR_SET_MM_ARG_END, at + size, 0, 0));
+        int file = open("/proc/self/cmdline", O_RDONLY);
+        CHECK(file >= 0 && read(file, buffer, 1) == 1 && buffer[0] == 0);
+        CHECK(pread(file, buffer, 4096, size - 100) == 100 && pread(file, buffer, 1, size) == 0);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(int count, char **arguments) {
     if (count > 1) most = atol(arguments[1]);
     memset(buffer, 1, sizeof buffer);
@@ -528,4 +549,5 @@ int main(int count, char **arguments) {
     PART(touched_memory);
     PART(long_arguments);
     PART(long_polls);
+    PART(very_long_command_line);
 }

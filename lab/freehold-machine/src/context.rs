@@ -26,6 +26,8 @@ pub(crate) const SHORT: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred];
 /// Contexts in which a call that may sleep is forbidden. Such calls wait, allocate or free memory. A walk
 /// begins only in a context in which all of these calls are permitted.
 pub(crate) const SLEEPS: Banned = &[TableLock, SpinLock, Cpu, Walk, Deferred, Read];
+/// Contexts in which `cond_resched` is forbidden.
+pub(crate) const RESCHEDULES: Banned = &[TableLock, Cpu, Walk, Deferred];
 /// Contexts in which read sections and flushes are forbidden. A flush may be called under a page table's lock
 /// and under no other lock of the engine. A flush waits for other processors, and these answer flushes while
 /// they spin for a page table's lock.

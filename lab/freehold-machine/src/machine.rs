@@ -201,7 +201,7 @@ unsafe impl<F: Format> Host for Machine<F> {
     }
 
     fn cond_resched() {
-        context::check("cond_resched", context::SLEEPS);
+        context::check("cond_resched", context::RESCHEDULES);
     }
 
     fn lock_context<R>(f: impl FnOnce(&LockContext) -> R) -> Option<R> {
