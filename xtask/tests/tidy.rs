@@ -867,6 +867,7 @@ const LAYERS: &[&[&str]] = &[
 const UPWARDS: &[(&str, &str, &str)] = &[
     ("uffd/state/mod.rs", "space", "a context names the address space whose memory its pager fills"),
     ("uffd/event.rs", "space", "the message of a fork carries a context, with its address space"),
+    ("file/throttle.rs", "file/change", "a task that makes pages dirty writes some of them back"),
 ];
 
 /// Methods whose names the standard library's types also use.

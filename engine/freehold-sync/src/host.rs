@@ -142,8 +142,8 @@ pub unsafe trait Host: Sized + Send + Sync + 'static {
     fn relax();
 
     /// Lets other tasks run, if it is time and no spin section and no read section is open. Called in every
-    /// iteration of a loop whose length a program chooses. Short runs of such a loop may be in a section; the call
-    /// then does nothing. A host that preempts its tasks at any time keeps the default implementation.
+    /// iteration of a loop whose length a program chooses. Short runs of such a loop may be in a section; the
+    /// call then does nothing. A host that preempts its tasks at any time keeps the default implementation.
     #[inline]
     fn cond_resched() {}
 

@@ -58,7 +58,7 @@ fn world() -> (World, Slow, Counted<Mapping<Machine>>) {
 }
 
 #[test]
-fn writer_writes_back_what_exceeds_the_limit() {
+fn full_file_makes_its_writer_write_back() {
     let (world, slow, mapping) = world();
     for page in 0..32 {
         mapping.write_at(page * PAGE, b"it").unwrap();

@@ -100,8 +100,7 @@ impl Below<'_> {
 }
 
 /// Sets a bit. Writes to the word only if the bit is clear, so that a mark that is set again and again costs
-/// no transfer of the cache line.
-/// Returns true if the bit was clear.
+/// no transfer of the cache line. Returns true if the bit was clear.
 fn set(word: &AtomicU64, bit: u64) -> bool {
     let is_new = word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Release) & bit == 0;
     // Pairs with the fence in `forget_child`: either the next load sees that the bit above was cleared, or
