@@ -42,7 +42,8 @@ fn all() -> Texts {
         MbindError MdweError MergeError MigrateError MincoreError MlockError MmapError MprotectError
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
         PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError
-        ShmdtError SpaceError ListenError StackMoveError SyncError UffdError UffdReadError UffdRegisterError ShareError
+        ShmdtError SpaceError ListenError StackMoveError SyncError UffdError UffdReadError UffdRegisterError
+        ShareError WriteRefused
     });
     let segv = |code| FaultError::Segv { addr: 0x1000, code };
     all.extend(named! {
