@@ -147,8 +147,8 @@ pub fn rename(from: (&Arc<Node>, &[u8]), to: (&Arc<Node>, &[u8]), existing: Exis
 /// names can change.
 static MOUNTS: SpinLock<Vec<(Weak<Node>, &str)>> = SpinLock::new(Vec::new());
 
-/// Calls `f` with the path and the kind of each mount, for /proc, until `f` fails. Leaves out mounts whose path is
-/// too long.
+/// Calls `f` with the path and the kind of each mount, for /proc, until `f` fails. Leaves out mounts whose path
+/// is too long.
 pub fn each_mount(mut f: impl FnMut(&[u8], &str) -> Result<(), Errno>) -> Result<(), Errno> {
     let path = |node: Arc<Node>| {
         // Joins the parent's path and the node's name. This also works for a directory that another mount

@@ -535,8 +535,8 @@ fn walk(from: &Arc<Node>, path: &[u8], follow: bool) -> Result<Found, Errno> {
 }
 
 /// Returns the path of a node from the root. Adds ` (deleted)` if the node or a directory above it has lost
-/// its name. Directories may be nested more deeply than [`LONGEST_PATH`] allows. The result is then the end of the
-/// path, and is longer than [`LONGEST_PATH`]: see [`short_path_of`].
+/// its name. Directories may be nested more deeply than [`LONGEST_PATH`] allows. The result is then the end of
+/// the path, and is longer than [`LONGEST_PATH`]: see [`short_path_of`].
 pub fn path_of(node: &Arc<Node>) -> Vec<u8> {
     let (mut names, mut here, mut gone, mut bytes) = (Vec::new(), node.clone(), false, 0);
     let root = root();

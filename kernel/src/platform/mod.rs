@@ -13,9 +13,9 @@
 //!
 //! The engine calls these functions; the documentation of `freehold::platform` says in which context each may
 //! be called. Only the three waits of `Host` sleep. `rcu_barrier`, `relax`, `cond_resched`, `spin_exit` and
-//! `free_frames` may let another thread run. No other function sleeps or lets another thread run. Functions that allocate
-//! return an error if programs may get no more frames (`memory/frames.rs`), so a program cannot exhaust the
-//! kernel's own memory. Contents of frames are accessed only by assembly, because programs may write them at
+//! `free_frames` may let another thread run. No other function sleeps or lets another thread run. Functions
+//! that allocate return an error if programs may get no more frames (`memory/frames.rs`), so a program cannot
+//! exhaust the kernel's own memory. Contents of frames are accessed only by assembly, because programs may write them at
 //! the same time.
 //!
 //! [`engine`] has the engine itself, and [`user`] has the functions by which system calls access a program's

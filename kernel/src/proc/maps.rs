@@ -274,8 +274,8 @@ pub fn rollup(process: &Process) -> Result<Vec<u8>, Errno> {
     Ok(format!("{}", space.smaps_rollup()).into_bytes())
 }
 
-/// The file cmdline or environ: the strings of the arguments, or of the environment. The program chooses their
-/// place and their length, so each read copies them again.
+/// The file cmdline or environ: the strings of the arguments, or of the environment. The program chooses
+/// their place and their length, so each read copies them again.
 pub struct Strings {
     of: Subject,
     opened: Opened,

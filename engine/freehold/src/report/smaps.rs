@@ -109,7 +109,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Returns the memory in use by all VMAs together. After a fatal signal the result covers only a part of
-    /// them.
+    /// the VMAs.
     ///
     /// # Locks
     ///
