@@ -23,7 +23,7 @@ const COUNTERS: usize = 64;
 pub(super) struct LateStores([AtomicU64; COUNTERS]);
 
 impl LateStores {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         LateStores(core::array::from_fn(|_| AtomicU64::new(0)))
     }
 

@@ -42,7 +42,6 @@ const BELOW: &[(&str, &str)] = &[
     ("HugePage", "used by faults and collapsing"),
     ("HugePageSize", "a value"),
     ("Interval", "two counts, which need no memory"),
-    ("LateStores", "counters of the memory of an engine"),
     ("Listeners", "called by gathers"),
     ("MigrationEntry", "a value"),
     ("PageCount", "a value"),
