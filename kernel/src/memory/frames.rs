@@ -4,6 +4,10 @@
 //! through per-CPU caches, which exchange many frames at a time with the buddy system. Interrupts are off, so
 //! a cache needs no lock. No other lock is taken under the lock of the buddy system.
 //!
+//! Pages of programs can move, so a huge page may be made of their frames. Frames for page tables, the heap and
+//! stacks stay where they are. The buddy system therefore keeps blocks of 2 MiB of both kinds apart ([`Kind`]), as
+//! Linux does: a request takes a block of its own kind, and only if there is none, a block of the other kind.
+//!
 //! The option `nodes=N` divides memory into N nodes of consecutive frames, as Linux's `numa=fake=N` does.
 //! Each node has its own lists of free blocks, and no block lies in two nodes. The local node of every CPU is
 //! [`LOCAL`], and the caches keep frames of this node, unless it has none. [`Nodes`] says which nodes may
@@ -45,6 +49,28 @@ pub const LOCAL: usize = 0;
 /// The number of frames of a node is a multiple of this number: a huge page.
 const NODE_UNIT: u64 = 512;
 
+/// The use of a block of 2 MiB, of which parts may be free.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Pages of programs, which the engine can move.
+    Movable,
+    /// All other frames.
+    Fixed,
+}
+
+impl Kind {
+    fn other(self) -> Self {
+        match self {
+            Kind::Movable => Kind::Fixed,
+            Kind::Fixed => Kind::Movable,
+        }
+    }
+}
+
+/// Order of the blocks that have a kind.
+const KIND_ORDER: u32 = 9;
+
 /// The nodes that may serve a request, as sets with one bit for each node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Nodes {
@@ -71,14 +97,15 @@ pub enum Supply {
     Desperate,
 }
 
-/// Records of all frames, indexed by frame number. `init` writes the three statics once, before they are
-/// read.
+/// Records of all frames, indexed by frame number. `init` writes these statics once, before they are read.
 static FRAMES: AtomicPtr<Frame> = AtomicPtr::new(core::ptr::null_mut());
 /// Records of frames that are page tables, indexed by frame number.
 static TABLES: AtomicPtr<TableMeta> = AtomicPtr::new(core::ptr::null_mut());
 /// For each frame that the heap has cut into objects: the place of its first free object. Only `heap.rs` uses
 /// the elements.
 static PLACES: AtomicPtr<u16> = AtomicPtr::new(core::ptr::null_mut());
+/// For each 2 MiB of memory, the [`Kind`]: see `Buddy::kinds`.
+static KINDS: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 /// The frame number after the last frame.
 static END: AtomicU64 = AtomicU64::new(0);
 /// Number of free frames that are reserved for the kernel. Programs get frames only while more frames than
@@ -106,12 +133,15 @@ struct Links {
 /// # Invariants
 ///
 /// `state` has a byte for each frame: the order of the free block that begins there, or `NOT_FREE`. A free
-/// block is in the list of its order and its node, to which all its frames belong.
+/// block is in the list of its order, of the kind of its first frame, and of its node, to which all its frames
+/// belong.
 struct Buddy {
-    /// The first block of each order of each node, or `NONE`.
-    heads: [[u64; MAX_ORDER as usize + 1]; MAX_NODES],
+    /// The first block of each order of each kind of each node, or `NONE`.
+    heads: [[[u64; MAX_ORDER as usize + 1]; 2]; MAX_NODES],
     /// The states of all frames: see the invariants.
     state: *mut u8,
+    /// For each 2 MiB of memory, the kind. Does not change while a free block that begins there is in a list.
+    kinds: *mut u8,
     /// Number of frames in all free blocks.
     free: u64,
     /// Number of frames in the free blocks of each node.
@@ -123,14 +153,32 @@ unsafe impl Send for Buddy {}
 
 impl Buddy {
     const fn new() -> Self {
-        let heads = [[NONE; MAX_ORDER as usize + 1]; MAX_NODES];
-        Buddy { heads, state: core::ptr::null_mut(), free: 0, free_of: [0; MAX_NODES] }
+        let heads = [[[NONE; MAX_ORDER as usize + 1]; 2]; MAX_NODES];
+        let none = core::ptr::null_mut();
+        Buddy { heads, state: none, kinds: none, free: 0, free_of: [0; MAX_NODES] }
     }
 
     /// Returns the state of a frame.
     fn state(&mut self, frame: u64) -> &mut u8 {
         // SAFETY: `state` has a byte for each frame below END, and callers have checked the number.
         unsafe { &mut *self.state.add(frame as usize) }
+    }
+
+    /// Returns the byte with the kind of the 2 MiB that contain a frame.
+    fn kind_byte(&mut self, frame: u64) -> &mut u8 {
+        // SAFETY: `kinds` has a byte for each 2 MiB below END, and callers have checked the number.
+        unsafe { &mut *self.kinds.add((frame >> KIND_ORDER) as usize) }
+    }
+
+    /// Returns the kind of the 2 MiB that contain a frame.
+    fn kind_of(&mut self, frame: u64) -> Kind {
+        if *self.kind_byte(frame) == Kind::Movable as u8 { Kind::Movable } else { Kind::Fixed }
+    }
+
+    /// Returns the head of the list for a block.
+    fn head(&mut self, frame: u64, order: u32) -> &mut u64 {
+        let kind = self.kind_of(frame);
+        &mut self.heads[node_of(frame)][kind as usize][order as usize]
     }
 
     /// Returns the links that a free block contains.
@@ -140,7 +188,7 @@ impl Buddy {
 
     /// Makes a block free, without joining it with its buddy.
     fn push(&mut self, frame: u64, order: u32) {
-        let head = core::mem::replace(&mut self.heads[node_of(frame)][order as usize], frame);
+        let head = core::mem::replace(self.head(frame, order), frame);
         // SAFETY: the buddy system owns free blocks.
         unsafe {
             Self::links(frame).write(Links { next: head, previous: NONE });
@@ -157,7 +205,7 @@ impl Buddy {
         unsafe {
             let Links { next, previous } = Self::links(frame).read();
             match previous {
-                NONE => self.heads[node_of(frame)][order as usize] = next,
+                NONE => *self.head(frame, order) = next,
                 _ => (*Self::links(previous)).next = next,
             }
             if next != NONE {
@@ -168,21 +216,41 @@ impl Buddy {
     }
 
     /// Allocates a block of the first of these nodes that has one.
-    fn alloc(&mut self, order: u32, nodes: Nodes) -> Option<u64> {
+    fn alloc(&mut self, order: u32, nodes: Nodes, kind: Kind) -> Option<u64> {
         let count = self::nodes();
         [nodes.first, nodes.then & !nodes.first]
             .into_iter()
             .flat_map(|set| (0..count).filter(move |node| set >> node & 1 != 0))
-            .find_map(|node| self.alloc_of(order, node))
+            .find_map(|node| self.alloc_of(order, node, kind))
+    }
+
+    /// Returns the order of the block of this node that serves a request best: the smallest block of this kind, or
+    /// else the largest block of the other kind. Also returns the kind.
+    fn best(&self, order: u32, node: usize, kind: Kind) -> Option<(u32, Kind)> {
+        let has = |kind: Kind| move |order: &u32| self.heads[node][kind as usize][*order as usize] != NONE;
+        let own = (order..=MAX_ORDER).find(has(kind)).map(|found| (found, kind));
+        let other = kind.other();
+        own.or_else(|| (order..=MAX_ORDER).rev().find(has(other)).map(|found| (found, other)))
     }
 
     /// Allocates a block of this node, and splits a larger block if necessary.
-    fn alloc_of(&mut self, order: u32, node: usize) -> Option<u64> {
-        let found = (order..=MAX_ORDER).find(|order| self.heads[node][*order as usize] != NONE)?;
-        let frame = self.heads[node][found as usize];
+    fn alloc_of(&mut self, order: u32, node: usize, kind: Kind) -> Option<u64> {
+        let (mut found, of_kind) = self.best(order, node, kind)?;
+        let frame = self.heads[node][of_kind as usize][found as usize];
         self.remove(frame, found);
-        for half in (order..found).rev() {
-            self.push(frame + (1 << half), half);
+        while found > order.max(KIND_ORDER) {
+            found -= 1;
+            self.push(frame + (1 << found), found);
+        }
+        // Whole 2 MiB get the kind of the request. Smaller blocks of the other kind are borrowed.
+        for block in 0..1 << found.checked_sub(KIND_ORDER).unwrap_or_default() {
+            if found >= KIND_ORDER {
+                *self.kind_byte(frame + (block << KIND_ORDER)) = kind as u8;
+            }
+        }
+        while found > order {
+            found -= 1;
+            self.push(frame + (1 << found), found);
         }
         self.free -= 1 << order;
         self.free_of[node] -= 1 << order;
@@ -233,7 +301,7 @@ impl Buddy {
 /// Returns the bytes that records of `frames` frames need.
 pub fn records_bytes(frames: u64) -> u64 {
     let bytes = size_of::<TableMeta>() + size_of::<Frame>() + size_of::<u16>() + 1;
-    (frames * bytes as u64).next_multiple_of(PAGE_SIZE)
+    (frames * bytes as u64 + frames.div_ceil(1 << KIND_ORDER)).next_multiple_of(PAGE_SIZE)
 }
 
 /// Returns the number of nodes.
@@ -288,7 +356,10 @@ pub unsafe fn init(memory: Region, frames: u64, nodes: usize) {
         state.write_bytes(NOT_FREE, count);
         TABLES.store(at.cast(), Relaxed);
         FRAMES.store(frames.cast(), Relaxed);
-        BUDDY.lock().state = state;
+        let mut buddy = BUDDY.lock();
+        // All kinds are 0: movable.
+        (buddy.state, buddy.kinds) = (state, state.add(count));
+        KINDS.store(state.add(count), Relaxed);
     }
     END.store(frames, Relaxed);
     change_reserve(|least| least.max(frames / RESERVED_PART));
@@ -408,8 +479,8 @@ impl FrameCache {
 
     /// Takes a frame. Returns `None` if the cache is empty and the buddy system has at most `reserve` frames.
     #[inline]
-    fn pop(&mut self, reserve: u64) -> Option<u64> {
-        if self.count == 0 && !self.refill(reserve) {
+    fn pop(&mut self, reserve: u64, kind: Kind) -> Option<u64> {
+        if self.count == 0 && !self.refill(reserve, kind) {
             return None;
         }
         self.count -= 1;
@@ -429,16 +500,16 @@ impl FrameCache {
     /// Moves frames from the buddy system to the empty cache. Returns false if the buddy system has at most
     /// `reserve` frames.
     #[inline(never)]
-    fn refill(&mut self, reserve: u64) -> bool {
+    fn refill(&mut self, reserve: u64, kind: Kind) -> bool {
         let mut buddy = BUDDY.lock();
         if buddy.free <= reserve {
             return false;
         }
-        if let Some(first) = buddy.alloc(Self::BATCH_ORDER, Nodes::ANY) {
+        if let Some(first) = buddy.alloc(Self::BATCH_ORDER, Nodes::ANY, kind) {
             // The lowest frame is last in the array, so it is taken first.
             (0..Self::BATCH).for_each(|n| self.frames[n] = (first as usize + Self::BATCH - 1 - n) as u32);
             self.count = Self::BATCH;
-        } else if let Some(frame) = buddy.alloc(0, Nodes::ANY) {
+        } else if let Some(frame) = buddy.alloc(0, Nodes::ANY, kind) {
             self.frames[0] = frame as u32;
             self.count = 1;
         }
@@ -455,44 +526,53 @@ impl FrameCache {
     }
 }
 
-/// The cached frames of each CPU.
-static CACHES: [PerCpu<FrameCache>; MAX_CPUS] = [const { PerCpu::new(FrameCache::new()) }; MAX_CPUS];
+/// The cached frames of each CPU, by kind.
+static CACHES: [PerCpu<[FrameCache; 2]>; MAX_CPUS] =
+    [const { PerCpu::new([const { FrameCache::new() }; 2]) }; MAX_CPUS];
 
-/// Calls `f` with the cache of the calling CPU.
+/// Calls `f` with the cache of the calling CPU for frames of this kind.
 #[inline]
-fn with_cache<R>(f: impl FnOnce(&mut FrameCache) -> R) -> R {
-    // SAFETY: only this CPU uses the cache, and nothing here sleeps or is called recursively.
-    f(unsafe { &mut *CACHES[cpu::number()].get() })
+fn with_cache<R>(kind: Kind, f: impl FnOnce(&mut FrameCache) -> R) -> R {
+    // SAFETY: only this CPU uses the caches, and nothing here sleeps or is called recursively.
+    f(&mut (unsafe { &mut *CACHES[cpu::number()].get() })[kind as usize])
+}
+
+/// Returns the kind of the 2 MiB that contain a frame. Another CPU may change the kind at the same time, if the
+/// frame was borrowed; the result then only chooses a cache.
+fn kind_of(frame: u64) -> Kind {
+    // SAFETY: `init` made a byte for each 2 MiB, and the byte is only read.
+    let kind = unsafe { KINDS.load(Relaxed).add((frame >> KIND_ORDER) as usize).read_volatile() };
+    if kind == Kind::Movable as u8 { Kind::Movable } else { Kind::Fixed }
 }
 
 /// Allocates a block of 2^`order` frames, aligned to its size. Returns its first frame, or `None` if memory
 /// runs out.
 #[inline]
 pub fn alloc(order: u32) -> Option<u64> {
-    alloc_above(order, 0, Nodes::ANY)
+    alloc_above(order, 0, Nodes::ANY, Kind::Fixed)
 }
 
 /// Allocates a block for a program. Leaves a reserve for the kernel.
 #[inline]
 pub fn alloc_for_program(order: u32) -> Option<u64> {
-    alloc_above(order, RESERVE.load(Relaxed), Nodes::ANY)
+    alloc_above(order, RESERVE.load(Relaxed), Nodes::ANY, Kind::Fixed)
 }
 
-/// Allocates a block of these nodes for a program. Leaves a reserve for the kernel, on any nodes.
+/// Allocates a block of these nodes and this kind for a program. Leaves a reserve for the kernel, on any nodes.
 #[inline]
-pub fn alloc_on(order: u32, nodes: Nodes) -> Option<u64> {
-    alloc_above(order, RESERVE.load(Relaxed), nodes)
+pub fn alloc_on(order: u32, nodes: Nodes, kind: Kind) -> Option<u64> {
+    alloc_above(order, RESERVE.load(Relaxed), nodes, kind)
 }
 
 /// Allocates a block of these nodes if at least `reserve` frames stay free. Cached frames do not count.
 #[inline]
-fn alloc_above(order: u32, reserve: u64, nodes: Nodes) -> Option<u64> {
+fn alloc_above(order: u32, reserve: u64, nodes: Nodes, kind: Kind) -> Option<u64> {
     if order == 0 && nodes == Nodes::ANY {
-        return with_cache(|cache| cache.pop(reserve));
+        return with_cache(kind, |cache| cache.pop(reserve, kind));
     }
     let mut buddy = BUDDY.lock();
     let is_left = order <= MAX_ORDER && buddy.free >= reserve + (1 << order);
-    is_left.then(|| buddy.alloc(order, nodes)).flatten()
+    is_left.then(|| buddy.alloc(order, nodes, kind)).flatten()
 }
 
 /// Frees a block.
@@ -503,7 +583,7 @@ fn alloc_above(order: u32, reserve: u64, nodes: Nodes) -> Option<u64> {
 #[inline]
 pub unsafe fn free(frame: u64, order: u32) {
     match order {
-        0 if node_of(frame) == LOCAL => with_cache(|cache| cache.push(frame)),
+        0 if node_of(frame) == LOCAL => with_cache(kind_of(frame), |cache| cache.push(frame)),
         _ => BUDDY.lock().free(frame, order),
     }
 }

@@ -25,7 +25,7 @@
 use crate::arch::cpu::{self, MAX_CPUS};
 use crate::arch::layout::{Tables, direct};
 use crate::arch::{clock, features, frame::UserAddr, lock, preempt};
-use crate::memory::{frames, kernel_root, rcu::RCU, tlb};
+use crate::memory::{frames, frames::Kind, kernel_root, rcu::RCU, tlb};
 use crate::sched::charge;
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep};
@@ -236,7 +236,8 @@ unsafe impl Platform for Machine {
 
     fn alloc_frames(&self, request: &FrameRequest<'_, SpaceCpus>, out: &mut [Pfn]) -> usize {
         let nodes = policy::nodes(request.node);
-        let one = || frames::alloc_on(request.order, nodes).map(Pfn::new);
+        let kind = if request.purpose.is_movable() { Kind::Movable } else { Kind::Fixed };
+        let one = || frames::alloc_on(request.order, nodes, kind).map(Pfn::new);
         let count = out.iter_mut().map_while(|out| one().map(|frame| *out = frame)).count();
         // Without a larger block, the engine asks for single frames. A page that cannot move stays where it
         // is.

@@ -265,6 +265,33 @@ static void pool_has_huge_pages_on_a_node(void) {
     CHECK(!munmap(at, HUGE) && write(file, "0", 1) == 1 && !close(file));
 }
 
+static int most_huge_pages(void) {
+    const char *path = "/proc/sys/vm/nr_hugepages";
+    int file = open(path, O_WRONLY);
+    CHECK(file >= 0 && write(file, "9999", 4) == 4);
+    int most = atoi(text_of(path));
+    CHECK(write(file, "0", 1) == 1 && !close(file));
+    return most;
+}
+
+// Page tables cannot move. They lie together, so the memory around them can become huge pages.
+static void page_tables_do_not_break_up_the_memory_of_pages(void) {
+    enum { SPANS = 1200, PAGES = 15, SPAN = 2 << 20 };
+    int before = most_huge_pages();
+    long bytes = (long)SPANS * SPAN;
+    char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(at != MAP_FAILED && !madvise(at, bytes, MADV_NOHUGEPAGE));
+    for (int span = 0; span < SPANS; span++) {
+        for (int page = 0; page < PAGES; page++) at[(long)span * SPAN + page * PAGE] = 1;
+    }
+    // The pages become free, and the tables stay.
+    CHECK(!madvise(at, bytes, MADV_DONTNEED));
+    int after = most_huge_pages();
+    printf("huge pages: %d before, %d with page tables\n", before, after);
+    CHECK(before > 40 && after >= before - 10);
+    CHECK(!munmap(at, bytes));
+}
+
 // A strict policy whose nodes are full ends the process, and only it.
 static void full_node_ends_the_process_that_is_bound_to_it(void) {
     long bytes = 1l << 30;
@@ -303,6 +330,7 @@ int main(int argc, char **argv) {
         PART(shared_page_moves_only_if_asked_for);
         PART(migrate_pages_moves_a_whole_process);
         PART(pool_has_huge_pages_on_a_node);
+        PART(page_tables_do_not_break_up_the_memory_of_pages);
         PART(full_node_ends_the_process_that_is_bound_to_it);
     }
     return 0;
