@@ -276,7 +276,7 @@ static int most_huge_pages(void) {
 
 // Page tables cannot move. They lie together, so the memory around them can become huge pages.
 static void page_tables_do_not_break_up_the_memory_of_pages(void) {
-    enum { SPANS = 1200, PAGES = 15, SPAN = 2 << 20 };
+    enum { SPANS = 180, PAGES = 256, SPAN = 2 << 20 };
     int before = most_huge_pages();
     long bytes = (long)SPANS * SPAN;
     char *at = mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
