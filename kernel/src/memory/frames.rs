@@ -243,7 +243,7 @@ impl Buddy {
             self.push(frame + (1 << found), found);
         }
         // Whole 2 MiB get the kind of the request. Smaller blocks of the other kind are borrowed.
-        for block in 0..1 << found.checked_sub(KIND_ORDER).unwrap_or_default() {
+        for block in 0..1 << found.saturating_sub(KIND_ORDER) {
             if found >= KIND_ORDER {
                 *self.kind_byte(frame + (block << KIND_ORDER)) = kind as u8;
             }

@@ -16,6 +16,7 @@ use crate::arch::lock::SpinLock;
 use crate::errno;
 use crate::files::{File, REGULAR, Stat, buffer::UserBuffer, tree};
 use crate::platform::{Machine, Space};
+use crate::proc::numa_maps;
 use crate::process::Process;
 use crate::sched::checkpoint;
 use alloc::format;
@@ -133,7 +134,6 @@ impl Opened {
 pub enum Form {
     Maps,
     Smaps,
-    /// numa_maps, for a machine with one node.
     NumaMaps,
 }
 
@@ -200,13 +200,14 @@ impl Made {
             self.next = line.end;
             return true;
         }
+        if form == Form::NumaMaps {
+            let Some(line) = space.maps(self.next).next() else { return false };
+            self.next = line.end;
+            // A signal ends the text. The read then fails.
+            return numa_maps::write_line(&mut self.text, space, &line, last).is_ok();
+        }
         let Some(smap) = space.smaps(self.next).next() else { return false };
         self.next = smap.line.end;
-        if form == Form::NumaMaps {
-            let (start, pages) = (smap.line.start, smap.usage.rss / PAGE_SIZE);
-            let _ = writeln!(self.text, "{start:08x} default N0={pages} kernelpagesize_kB=4");
-            return true;
-        }
         write_line(&mut self.text, &smap.line, last);
         let _ = smap.write_details(&mut self.text);
         self.text.push('\n');

@@ -1,9 +1,8 @@
 //! The file numa_maps of /proc/PID: the policy of each VMA, and the nodes of its pages.
 //!
 //! The engine reports the runs of present pages; the node of each page is that of its frame. Pages may move
-//! while the text is made. A program chooses the number of pages, so the loops are preemption points. The
-//! program
-//! `nodes.c` of the tests checks the file.
+//! while the text is made. A program chooses the number of pages, so the loops are preemption points.
+//! `maps.rs` makes the file in parts. The program `nodes.c` of the tests checks it.
 
 use crate::memory::frames;
 use crate::platform::policy::{
@@ -11,11 +10,9 @@ use crate::platform::policy::{
 };
 use crate::platform::{Machine, Space};
 use crate::proc::maps::LastFile;
-use crate::process::Process;
 use crate::sched::checkpoint;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
 use core::fmt::Write;
 use core::ops::ControlFlow;
 use freehold::PAGE_SIZE;
@@ -103,42 +100,45 @@ fn policy(tag: u64) -> String {
     }
 }
 
-/// Returns the text of a process's numa_maps.
-pub fn text(process: &Process) -> Result<Vec<u8>, Errno> {
-    let mut out = String::new();
-    let Some(space) = process.space.lock().clone() else { return Ok(Vec::new()) };
-    let mut last = LastFile::default();
-    for line in space.maps(0) {
-        checkpoint()?;
-        let tag = space.find_vma(line.start).map_or(0, |vma| vma.policy());
-        let is_huge = line.flags.contains(VmFlags::HUGETLB);
-        let unit = if is_huge { 2 << 20 } else { PAGE_SIZE };
-        let counts = Counts::of(&space, &line, unit)?;
-        let _ = write!(out, "{:08x} {}", line.start, policy(tag));
-        match &line.name {
-            MapName::Object(_) => {
-                let (_, _, name) = last.identity(&line);
-                let _ = write!(out, " file={name}");
-            }
-            name if name.as_str() == "[heap]" => out.push_str(" heap"),
-            name if name.as_str() == "[stack]" => out.push_str(" stack"),
-            _ => {}
+/// Appends the line of a VMA. `last` is that of the earlier lines.
+///
+/// # Errors
+///
+/// Fails if a signal ends the caller.
+pub fn write_line(
+    out: &mut String,
+    space: &Space,
+    line: &MapLine<Machine>,
+    last: &mut LastFile,
+) -> Result<(), Errno> {
+    let tag = space.find_vma(line.start).map_or(0, |vma| vma.policy());
+    let is_huge = line.flags.contains(VmFlags::HUGETLB);
+    let unit = if is_huge { 2 << 20 } else { PAGE_SIZE };
+    let counts = Counts::of(space, line, unit)?;
+    let _ = write!(out, "{:08x} {}", line.start, policy(tag));
+    match &line.name {
+        MapName::Object(_) => {
+            let (_, _, name) = last.identity(line);
+            let _ = write!(out, " file={name}");
         }
-        out.push_str(if is_huge { " huge" } else { "" });
-        if counts.all > 0 {
-            if counts.anon > 0 {
-                // Anonymous pages are dirty.
-                let _ = write!(out, " anon={0} dirty={0}", counts.anon);
-            }
-            if counts.all != counts.anon {
-                let _ = write!(out, " mapped={}", counts.all);
-            }
-            for (node, pages) in counts.nodes.iter().enumerate().filter(|(_, pages)| **pages > 0) {
-                let _ = write!(out, " N{node}={pages}");
-            }
-            let _ = write!(out, " kernelpagesize_kB={}", unit >> 10);
-        }
-        out.push('\n');
+        name if name.as_str() == "[heap]" => out.push_str(" heap"),
+        name if name.as_str() == "[stack]" => out.push_str(" stack"),
+        _ => {}
     }
-    Ok(out.into_bytes())
+    out.push_str(if is_huge { " huge" } else { "" });
+    if counts.all > 0 {
+        if counts.anon > 0 {
+            // Anonymous pages are dirty.
+            let _ = write!(out, " anon={0} dirty={0}", counts.anon);
+        }
+        if counts.all != counts.anon {
+            let _ = write!(out, " mapped={}", counts.all);
+        }
+        for (node, pages) in counts.nodes.iter().enumerate().filter(|(_, pages)| **pages > 0) {
+            let _ = write!(out, " N{node}={pages}");
+        }
+        let _ = write!(out, " kernelpagesize_kB={}", unit >> 10);
+    }
+    out.push('\n');
+    Ok(())
 }

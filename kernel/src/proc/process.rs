@@ -12,7 +12,7 @@ use crate::files::tree::{self, Jump, Listed, Listing, Node, listed};
 use crate::files::{File, names};
 use crate::proc::maps::{self, Form, Lines, Memory, Opened, Pages, Strings, space};
 use crate::proc::text::{FOLDER, LINKED, PLAIN, number, setting, text, text_if};
-use crate::proc::{clear_refs::clear_refs, descriptors::Folder, numa_maps, subject::Subject};
+use crate::proc::{clear_refs::clear_refs, descriptors::Folder, subject::Subject};
 use crate::process::names::{auxv, short_name, up_to_zero};
 use crate::process::signal::{self, IGNORE, bit};
 use crate::process::{
@@ -56,7 +56,6 @@ const TEXTS: &[(&str, Usable, Text)] = &[
     ("mountinfo", Usable::UntilEnd(Errno::EINVAL), |_| Ok(mountinfo())),
     ("auxv", Usable::UntilEnd(Errno::ESRCH), |process| Ok(auxv(process))),
     ("cgroup", Usable::WhileKnown, |_| Ok(b"0::/\n".to_vec())),
-    ("numa_maps", Usable::WhileKnown, numa_maps::text),
 ];
 
 /// The symbolic links in a folder.
