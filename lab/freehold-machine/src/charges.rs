@@ -120,16 +120,22 @@ impl<F: Format> Inner<F> {
         self.charges.frames.get(self.frames.index_of(pfn)).expect("an element for each frame")
     }
 
-    /// Charges frames. Returns false if the limit of the owner refuses.
+    /// Charges frames. Returns false if the account, or the limit of the owner, refuses.
     #[inline(always)]
     pub(crate) fn charge(&self, owner: PageOwner<'_, Mmu<F>>, first: Pfn, frames: u64) -> bool {
-        let is_allowed =
-            self.account.as_ref().is_none_or(|account| host::with_cpu(|cpu| account.charge(cpu, frames)));
-        is_allowed && (!self.config.oracles || self.charge_now(owner, first, frames))
+        !self.charges_pages || self.charge_now(owner, first, frames)
     }
 
     #[inline(never)]
     fn charge_now(&self, owner: PageOwner<'_, Mmu<F>>, first: Pfn, frames: u64) -> bool {
+        if let Some(account) = &self.account
+            && !host::with_cpu(|cpu| account.charge(cpu, frames))
+        {
+            return false;
+        }
+        if !self.config.oracles {
+            return true;
+        }
         exempt(|| {
             let mut state = self.charges.state.lock();
             let number = match owner {
@@ -157,16 +163,19 @@ impl<F: Format> Inner<F> {
     /// Ends charges.
     #[inline(always)]
     pub(crate) fn uncharge(&self, frames: &[Pfn]) {
-        if let Some(account) = &self.account {
-            host::with_cpu(|cpu| account.uncharge(cpu, frames.len() as u64));
-        }
-        if self.config.oracles {
+        if self.charges_pages {
             self.uncharge_now(frames);
         }
     }
 
     #[inline(never)]
     fn uncharge_now(&self, frames: &[Pfn]) {
+        if let Some(account) = &self.account {
+            host::with_cpu(|cpu| account.uncharge(cpu, frames.len() as u64));
+        }
+        if !self.config.oracles {
+            return;
+        }
         let mut state = self.charges.state.lock();
         for pfn in frames {
             let number = self.charge_of(*pfn).swap(0, SeqCst);
@@ -182,10 +191,13 @@ impl<F: Format> Inner<F> {
 
     /// Charges a table to the space with this root, which may be the table itself. Fails if the limit of the
     /// space refuses.
+    #[inline(always)]
     pub(crate) fn charge_table(&self, root: Pfn, table: Pfn) -> Result<(), OutOfTables> {
-        if !self.config.oracles {
-            return Ok(());
-        }
+        if self.config.oracles { self.charge_table_now(root, table) } else { Ok(()) }
+    }
+
+    #[inline(never)]
+    fn charge_table_now(&self, root: Pfn, table: Pfn) -> Result<(), OutOfTables> {
         exempt(|| {
             let mut state = self.charges.state.lock();
             let number = state.number(Owner::Tables(root));

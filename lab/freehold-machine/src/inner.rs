@@ -66,6 +66,8 @@ pub(crate) struct Inner<F: Format> {
     pub(crate) memory_short: Lock<Option<Arc<MemoryShort<F>>>>,
     /// The owners of charged frames.
     pub(crate) charges: Charges,
+    /// True if pages are charged: with oracles, or with an account.
+    pub(crate) charges_pages: bool,
     /// The account of all pages, if the configuration has one.
     pub(crate) account: Option<Box<Account<{ host::MAX_CPUS }>>>,
     /// The kernel's half of every root table, if the machine has one.
@@ -128,6 +130,7 @@ impl<F: Format> Inner<F> {
             has_devices: AtomicBool::new(false),
             memory_short: Lock::new(None),
             charges: Charges::new(frames, tables, config.oracles)?,
+            charges_pages: config.oracles || config.account.is_some(),
             account: config
                 .account
                 .map(|limit| Box::new(Account::new(limit, std::array::from_fn(|_| Stock::new())))),
