@@ -50,6 +50,7 @@ const COMMON: &[&str] = &[
     "flush",
     "get",
     "insert",
+    "is_movable",
     "iter",
     "len",
     "load",
