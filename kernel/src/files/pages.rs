@@ -2,13 +2,14 @@
 //! archive, which stays in memory. `files/tree.rs` makes such files.
 //!
 //! [`Archived`] is the engine's `Pager` for one file. The archive itself is never written. Changed pages stay
-//! in the engine's page cache. Pages that were truncated or punched out are listed, because they must read as
-//! zeroes later. A spin lock guards the list. Every program of the tests is loaded through [`Archived`].
+//! in the engine's page cache. Pages that were truncated or punched out have a bit each, because they must read
+//! as zeroes later. The bits are allocated with the file, so a program that makes holes uses no memory. Every
+//! program of the tests is loaded through [`Archived`].
 
-use crate::arch::lock::SpinLock;
 use crate::platform::Machine;
 use alloc::vec::Vec;
-use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use freehold::error::NoMemory;
 use freehold::file::Mapping;
 use freehold::file::{IoError, Pager};
 use freehold::platform::{Pfn, Platform};
@@ -17,20 +18,35 @@ use freehold::{PAGE_SIZE, PageIndex, PageRange};
 /// The pager of a file from the archive.
 pub struct Archived {
     contents: &'static [u8],
-    /// Ranges of page indices that were truncated or punched out.
-    gone: SpinLock<Vec<Range<u64>>>,
+    /// A bit for each page of the archived contents: the page was truncated or punched out. Bits are only set.
+    /// Relaxed: the engine's lock for removals orders a removal before a later read of the page.
+    gone: Vec<AtomicU64>,
 }
 
 impl Archived {
-    pub fn new(contents: &'static [u8]) -> Self {
-        Archived { contents, gone: SpinLock::new(Vec::new()) }
+    /// Makes the pager of a file with these contents.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    pub fn new(contents: &'static [u8]) -> Result<Self, NoMemory> {
+        let words = contents.len().div_ceil(PAGE_SIZE as usize * 64);
+        let mut gone = Vec::new();
+        gone.try_reserve_exact(words).map_err(|_| NoMemory)?;
+        gone.extend((0..words).map(|_| AtomicU64::new(0)));
+        Ok(Archived { contents, gone })
+    }
+
+    /// Returns true if the page was truncated or punched out.
+    fn is_gone(&self, index: u64) -> bool {
+        self.gone.get((index / 64) as usize).is_some_and(|word| word.load(Relaxed) >> (index % 64) & 1 != 0)
     }
 }
 
 impl Pager<Machine> for Archived {
     fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         let start = (index.get().saturating_mul(PAGE_SIZE) as usize).min(self.contents.len());
-        let is_gone = self.gone.lock().iter().any(|gone| gone.contains(&index.get()));
+        let is_gone = self.is_gone(index.get());
         let part = &self.contents[start..self.contents.len().min(start + PAGE_SIZE as usize)];
         if is_gone || part.len() < PAGE_SIZE as usize {
             platform.zero_frame(frame);
@@ -43,9 +59,8 @@ impl Pager<Machine> for Archived {
 
     fn discard(&self, pages: PageRange) {
         let last = (self.contents.len() as u64).div_ceil(PAGE_SIZE);
-        let (start, end) = (pages.start.get(), pages.end.get().min(last));
-        if start < end {
-            self.gone.lock().push(start..end);
+        for index in pages.start.get()..pages.end.get().min(last) {
+            self.gone[(index / 64) as usize].fetch_or(1 << (index % 64), Relaxed);
         }
     }
 }

@@ -283,7 +283,7 @@ impl Node {
     ///
     /// ENOMEM.
     pub fn archived(mode: u32, contents: &'static [u8]) -> Result<Arc<Node>, Errno> {
-        let pager = Archived::new(contents);
+        let pager = Archived::new(contents).map_err(|_| Errno::ENOMEM)?;
         let mapping =
             Mapping::new(engine(), pager, contents.len() as u64, true).map_err(|_| Errno::ENOMEM)?;
         let mut node = Self::new(REGULAR | mode & 0o7777, Kind::Regular(mapping));
