@@ -106,7 +106,7 @@ fn page_that_is_dirty_again_keeps_both_marks() {
 }
 
 #[test]
-fn prune_keeps_a_leaf_in_which_a_page_is_being_written() {
+fn prune_keeps_a_leaf_with_marks() {
     let (tree, mut marks) = (tree([1]), Marks::default());
     mark(&tree, 1);
     assert_eq!(begin(&tree, &mut marks, PageRange::ALL), [1]);
@@ -114,8 +114,11 @@ fn prune_keeps_a_leaf_in_which_a_page_is_being_written() {
     tree.prune_alone::<Machine>(0..u64::MAX);
     assert_eq!(tree.marks_of(Stay::locked(&Alone), PageIndex::new(1)), (false, true));
     end(&tree, &[1]);
-    // A mark without a page keeps no leaf.
+    // A mark without a page counts as a dirty page, so its leaf stays until the mark is cleared.
     mark(&tree, 1);
+    tree.prune_alone::<Machine>(0..u64::MAX);
+    assert_eq!(begin(&tree, &mut marks, PageRange::ALL), [1]);
+    end(&tree, &[1]);
     tree.prune_alone::<Machine>(0..u64::MAX);
     assert!(tree.get(Stay::locked(&Alone), PageIndex::new(1)).is_none());
     mark(&tree, 1);
