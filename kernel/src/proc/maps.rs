@@ -204,7 +204,9 @@ impl Made {
             let Some(line) = space.maps(self.next).next() else { return false };
             self.next = line.end;
             // A signal ends the text. The read then fails.
-            return numa_maps::write_line(&mut self.text, space, &line, last).is_ok();
+            let is_file = matches!(line.name, MapName::Object(_));
+            let file = is_file.then(|| last.identity(&line).2);
+            return numa_maps::write_line(&mut self.text, space, &line, file).is_ok();
         }
         let Some(smap) = space.smaps(self.next).next() else { return false };
         self.next = smap.line.end;

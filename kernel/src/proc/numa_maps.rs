@@ -9,7 +9,6 @@ use crate::platform::policy::{
     BIND, INTERLEAVE, LOCAL_NODE, PREFERRED, PREFERRED_MANY, RELATIVE, STATIC, WEIGHTED, mode,
 };
 use crate::platform::{Machine, Space};
-use crate::proc::maps::LastFile;
 use crate::sched::checkpoint;
 use alloc::format;
 use alloc::string::String;
@@ -100,7 +99,7 @@ fn policy(tag: u64) -> String {
     }
 }
 
-/// Appends the line of a VMA. `last` is that of the earlier lines.
+/// Appends the line of a VMA. `file` is the name of its file.
 ///
 /// # Errors
 ///
@@ -109,7 +108,7 @@ pub fn write_line(
     out: &mut String,
     space: &Space,
     line: &MapLine<Machine>,
-    last: &mut LastFile,
+    file: Option<&str>,
 ) -> Result<(), Errno> {
     let tag = space.find_vma(line.start).map_or(0, |vma| vma.policy());
     let is_huge = line.flags.contains(VmFlags::HUGETLB);
@@ -118,8 +117,7 @@ pub fn write_line(
     let _ = write!(out, "{:08x} {}", line.start, policy(tag));
     match &line.name {
         MapName::Object(_) => {
-            let (_, _, name) = last.identity(line);
-            let _ = write!(out, " file={name}");
+            let _ = write!(out, " file={}", file.unwrap_or_default());
         }
         name if name.as_str() == "[heap]" => out.push_str(" heap"),
         name if name.as_str() == "[stack]" => out.push_str(" stack"),
