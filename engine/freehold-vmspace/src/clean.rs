@@ -26,6 +26,13 @@ impl<P: Platform> VmSpace<P> {
         if range.len() == PAGE_SIZE && self.flush_unless(at, |pte| pte.flags().intersects(stores)) {
             return;
         }
+        self.clean_locked(range);
+    }
+
+    /// Like [`clean`](Self::clean), but reads every entry under the lock of its table. A fault that is about
+    /// to make an entry writable under this lock then either has done so, or has not examined yet whether it
+    /// may.
+    pub fn clean_locked(&self, range: UserRange) {
         let mut cleaner = Cleaner { platform: self.platform(), gather: self.gather(range.va()) };
         let walked = self.walk(range.va(), &mut cleaner);
         debug_assert!(walked.is_ok(), "file mappings have no large leaves to split");

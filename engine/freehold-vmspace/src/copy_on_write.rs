@@ -48,14 +48,15 @@ fn find<P: Platform>(guard: &PteGuard<'_, P::Format, P>, address: VirtAddr) -> S
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Gives the entry `rights`, for a store that goes to the page of a file, if `may_grant` returns true.
-    /// Calls `may_grant` under the lock of the table. Never returns [`StoreOutcome::Copy`]. Does not flush: a
-    /// TLB that holds the old rights causes at most one more fault.
+    /// Then calls `granted`. Both are called under the lock of the table. Never returns
+    /// [`StoreOutcome::Copy`]. Does not flush: a TLB that holds the old rights causes at most one more fault.
     pub fn allow_shared_store(
         &self,
         table: PteTable<'_, P::Format, P>,
         address: VirtAddr,
         rights: PteFlags,
         may_grant: impl FnOnce() -> bool,
+        granted: impl FnOnce(),
     ) -> StoreOutcome {
         let Some(mut guard) = table.lock_linked() else { return StoreOutcome::Changed };
         let found = find::<P>(&guard, address);
@@ -67,6 +68,7 @@ impl<P: Platform> VmSpace<P> {
             self.platform().frame(page.pfn).set_dirty();
         }
         guard.grant(address, rights);
+        granted();
         StoreOutcome::Allowed
     }
 

@@ -56,14 +56,9 @@ impl<P: Platform> AddressSpace<P> {
             {
                 return permission_outcome(file, index);
             }
-            let may_grant = || match vma.object() {
-                Object::File(file) if !permits(file) => false,
-                _ => {
-                    mark_dirty(vma, &rcu, page);
-                    true
-                }
-            };
-            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN, may_grant));
+            let may_grant = || !matches!(vma.object(), Object::File(file) if !permits(file));
+            let granted = || mark_dirty(vma, &rcu, page);
+            return Self::outcome_of(self.vm.allow_shared_store(table, address, WRITTEN, may_grant, granted));
         }
         match self.vm.allow_private_store(table, address, written(vma.flags())) {
             StoreOutcome::Copy(old) => {
@@ -114,9 +109,10 @@ impl<P: Platform> AddressSpace<P> {
 }
 
 /// Marks a page as dirty in the file that `vma` maps, so that write-back finds it. The caller holds the lock
-/// of the table in which an entry has become writable.
+/// of the table in which an entry has become writable. Write-back may have read the entry before without the
+/// lock, so the mark comes after the entry.
 pub(crate) fn mark_dirty<P: Platform>(vma: &Vma<P>, rcu: &P::RcuGuard, page: u64) {
     if let Object::File(file) = vma.object() {
-        file.mapping().mark_dirty(rcu, vma.pgoff_of(page));
+        file.mapping().mark_granted(rcu, vma.pgoff_of(page));
     }
 }

@@ -176,7 +176,7 @@ impl<P: Platform> AddressSpace<P> {
         let permits = || found.is_still() && file.mapping().permits_stores(&rcu, index);
         let outcome = match fill.put(address, found.pfn(), rights, permits) {
             Ok(true) => {
-                file.mapping().mark_dirty(&rcu, index);
+                file.mapping().mark_granted(&rcu, index);
                 FaultOutcome::Done
             }
             Ok(false) => FaultOutcome::Retry,

@@ -21,7 +21,7 @@
 //! | store | lock | why the permission stays |
 //! | --- | --- | --- |
 //! | `write_at`, zeroes of a truncation or a hole | content W | write-back of a guarded file begins writes under the content lock (R) |
-//! | a store through an entry that a fault makes writable | the lock of the page table | write-back clears the mark and then walks the tables (`cache/marks.rs`) |
+//! | a store through an entry that a fault makes writable | the lock of the page table | write-back clears the mark and then locks every table that maps the page (`cache/marks.rs`) |
 //!
 //! Two kinds of stores ask only once for a page that is written back in between: stores through pinned pages,
 //! and accesses of other processes. Linux has the same gap.
@@ -90,6 +90,15 @@ impl<P: Platform> Mapping<P> {
             // although it is being cleared has an entry that write-back finds.
             fence(SeqCst);
             self.cache.marks_of(Stay::within::<P>(rcu), index).0
+        }
+    }
+
+    /// Marks a page as dirty after an entry for it became writable. The mark of a page of a guarded file is
+    /// its permission, which exists already: if a write of the page has ended it in the meantime, it stays
+    /// ended. The caller holds the lock of the table.
+    pub(crate) fn mark_granted(&self, rcu: &P::RcuGuard, index: PageIndex) {
+        if !self.guards_writes() {
+            self.mark_dirty(rcu, index);
         }
     }
 

@@ -371,7 +371,7 @@ impl<P: Platform> Filler<'_, P> {
         let rights = self.file_rights(vma);
         let put = fill.put(VirtAddr::new(page), found.pfn(), rights, || found.is_still())?;
         if put && rights.contains(PteFlags::WRITE) {
-            file.mapping().mark_dirty(rcu, vma.pgoff_of(page));
+            file.mapping().mark_granted(rcu, vma.pgoff_of(page));
         }
         if put { Ok(()) } else { Err(UffdError::BadAddress) }
     }

@@ -177,7 +177,7 @@ impl<P: Platform> Mapping<P> {
             Writes { base: begun.base, left: 0, unused: 0, frames: [Pfn::new(0); u64::BITS as usize] };
         let guarded = self.guards_writes();
         if begun.pages != 0 {
-            self.home().each_mapper(begun.range(), clean);
+            self.home().each_mapper(begun.range(), if guarded { clean_locked } else { clean });
         }
         for place in (0..u64::BITS as usize).filter(|place| begun.pages >> place & 1 != 0) {
             let index = begun.base + place as u64;
@@ -274,5 +274,12 @@ impl<P: Platform> File<P> {
 fn clean<P: Platform>(mapper: &Mapper<'_, P, Vma<P>>) {
     if mapper.vma.flags().contains(VmFlags::SHARED) {
         mapper.vm.clean(mapper.range);
+    }
+}
+
+/// Like [`clean`], but locks every page table.
+fn clean_locked<P: Platform>(mapper: &Mapper<'_, P, Vma<P>>) {
+    if mapper.vma.flags().contains(VmFlags::SHARED) {
+        mapper.vm.clean_locked(mapper.range);
     }
 }
