@@ -48,13 +48,15 @@ fn faults_on_separate_pages_share_no_cache_line() {
     if ran_alone(faults_on_separate_pages_share_no_cache_line) {
         return;
     }
-    for (access, sharing) in [
-        (Access::READ, MapFlags::SHARED),
-        (Access::WRITE, MapFlags::SHARED),
-        (Access::WRITE, MapFlags::PRIVATE),
+    // A store marks its page as dirty. The mark of the first page of a leaf, which has 64 pages, also sets a bit
+    // that all CPUs share.
+    for (access, sharing, most) in [
+        (Access::READ, MapFlags::SHARED, 0.01),
+        (Access::WRITE, MapFlags::SHARED, 2.0 / 64.0),
+        (Access::WRITE, MapFlags::PRIVATE, 0.01),
     ] {
         let more = faults(access, sharing, false);
-        assert!(more.most() < 0.01, "{access:?}, {sharing:?}: {:?}", more.places);
+        assert!(more.most() < most, "{access:?}, {sharing:?}: {:?}", more.places);
     }
 }
 
