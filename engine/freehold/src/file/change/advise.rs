@@ -5,8 +5,9 @@
 //! window of a fault is also twice as large after `Sequential`. The other advice takes effect at once. All
 //! advice is a hint, so nothing here fails: the embedder checks the descriptor and the numbers of a call.
 //!
-//! The file is in this folder because `DontNeed` writes pages back and drops them. `tests/files/readahead.rs`
-//! has the tests, and the program `advice.c` of the kernel's tests checks the errors of the calls.
+//! The file is in this folder because `DontNeed` starts writes of pages and drops pages.
+//! `tests/files/readahead.rs` has the tests, and the program `advice.c` of the kernel's tests checks the
+//! errors of the calls.
 
 use crate::{
     PAGE_SIZE,
@@ -29,8 +30,8 @@ pub enum FileAdvice {
     /// POSIX_FADV_WILLNEED: the range will be read soon. Starts reads of its first pages, like
     /// [`File::readahead`].
     WillNeed = 3,
-    /// POSIX_FADV_DONTNEED: the range is not needed soon. Writes its dirty pages back, and then drops the
-    /// pages that lie in the range as a whole and are not in use.
+    /// POSIX_FADV_DONTNEED: the range is not needed soon. Starts writes of its dirty pages, and then drops
+    /// the clean pages that lie in the range as a whole and are not in use.
     DontNeed = 4,
     /// POSIX_FADV_NOREUSE: the range will be read only once. Has no effect.
     NoReuse = 5,
@@ -59,7 +60,7 @@ impl<P: Platform> File<P> {
     /// # Locks
     ///
     /// For `WillNeed` those of [`readahead`](Self::readahead). For `DontNeed` those of
-    /// [`Mapping::write_back`](super::super::Mapping::write_back), whose pager it waits for, and of
+    /// [`Mapping::write_back`](super::super::Mapping::write_back), without its wait for the writes, and of
     /// [`drop_clean`](Self::drop_clean).
     ///
     /// # Examples
