@@ -19,6 +19,7 @@ use super::{
     },
     mapping::FillError,
     readahead::Mark,
+    request::{MAX_PAGES, RequestPages},
 };
 use crate::{Pfn, counted::Counted, platform::Platform};
 use core::fmt;
@@ -28,9 +29,6 @@ use freehold_sync::{
     rank,
 };
 use freehold_vmspace::{PageCount, PageIndex, PageRange, Run};
-
-/// Maximum number of pages of a request.
-const MAX_PAGES: usize = 32;
 
 /// A request to read consecutive pages of a file into frames that are already allocated. The pager gets it by
 /// [`Pager::read`](super::Pager::read) and owns it from then on.
@@ -83,20 +81,16 @@ const MAX_PAGES: usize = 32;
 pub struct ReadRequest<P: Platform> {
     /// The file. Its drop is the last step of a request, because frames are freed into the file's memory.
     file: Counted<Mapping<P>>,
-    /// Index of the first page of the window, to which the bits and frames below belong.
-    first: PageIndex,
-    /// The pages that are not complete: bit `n` is page `first + n`.
-    left: u32,
+    /// The pages that are not complete. Their frames belong to the request.
+    pages: RequestPages,
     /// The pages whose failure is stored in the cache, because the task that made the request waits for them.
     watched: u32,
-    /// The frames. An element is meaningful while its bit in `left` is set.
-    frames: [Pfn; MAX_PAGES],
 }
 
 impl<P: Platform> ReadRequest<P> {
     /// Creates a request without pages. Its window begins at `first`.
     fn new(file: Counted<Mapping<P>>, first: PageIndex) -> Self {
-        ReadRequest { file, first, left: 0, watched: 0, frames: [Pfn::new(0); MAX_PAGES] }
+        ReadRequest { file, pages: RequestPages::new(first), watched: 0 }
     }
 
     /// Maximum number of pages of a request.
@@ -115,31 +109,28 @@ impl<P: Platform> ReadRequest<P> {
     /// Returns the range from the first page that is not complete to the last. Some pages in between may be
     /// complete already. The range is empty if all pages are complete.
     pub fn pages(&self) -> PageRange {
-        let end = u64::from(u32::BITS - self.left.leading_zeros());
-        let start = u64::from(self.left.trailing_zeros()).min(end);
-        PageRange::new(self.first + start, self.first + end)
+        self.pages.range()
     }
 
     /// Returns the number of pages that are not complete.
     pub fn len(&self) -> PageCount {
-        PageCount::new(self.left.count_ones().into())
+        self.pages.len()
     }
 
     /// Returns true if all pages are complete.
     pub fn is_empty(&self) -> bool {
-        self.left == 0
+        self.pages.is_empty()
     }
 
     /// Returns the first page that is not complete, and its frame.
     pub fn next_page(&self) -> Option<(PageIndex, Pfn)> {
-        let first = self.pages().start;
-        self.frame(first).map(|frame| (first, frame))
+        self.pages.next()
     }
 
     /// Returns the frame of a page, unless the page is complete or not part of the request. The frame belongs
     /// to the request until the page is complete.
     pub fn frame(&self, index: PageIndex) -> Option<Pfn> {
-        self.place(index).map(|place| self.frames[place])
+        self.pages.frame(index)
     }
 
     /// Completes a page. With `Ok`, the frame holds the contents of the page, and programs see them from now
@@ -151,33 +142,24 @@ impl<P: Platform> ReadRequest<P> {
     ///
     /// None that sleeps. The pager may hold its own locks. Wakes the tasks that wait for the page.
     pub fn complete(&mut self, index: PageIndex, read: Result<(), IoError>) {
-        let Some(place) = self.place(index) else { return };
-        let bit = 1 << place;
-        self.left &= !bit;
-        self.file.end_read(index, self.frames[place], read, self.watched & bit != 0);
+        if let Some(frame) = self.pages.take(index) {
+            let watched = self.watched & self.pages.bit(index) != 0;
+            self.file.end_read(index, frame, read, watched);
+        }
     }
 
     /// Moves the pages from `at` on that are not complete to another request, so that different CPUs or
     /// devices can complete the parts. The result may be empty.
     pub fn split_off(&mut self, at: PageIndex) -> Self {
-        let before = at.get().saturating_sub(self.first.get());
-        let moved = self.left & u32::MAX.checked_shl(before.min(u32::BITS.into()) as u32).unwrap_or(0);
-        self.left &= !moved;
-        ReadRequest { file: self.file.clone(), left: moved, ..*self }
-    }
-
-    /// Returns the place of a page that is not complete.
-    fn place(&self, index: PageIndex) -> Option<usize> {
-        let place = index.get().checked_sub(self.first.get()).filter(|place| *place < Self::MAX_PAGES)?;
-        (self.left >> place & 1 != 0).then_some(place as usize)
+        ReadRequest { file: self.file.clone(), pages: self.pages.split_off(at), watched: self.watched }
     }
 
     /// Adds a page, whose word names the frame. With `watched`, a failure is stored in the cache.
     fn add(&mut self, index: PageIndex, pfn: Pfn, watched: bool) {
-        let place = (index - self.first).get() as usize;
-        self.frames[place] = pfn;
-        self.left |= 1 << place;
-        self.watched |= u32::from(watched) << place;
+        self.pages.add(index, pfn);
+        if watched {
+            self.watched |= self.pages.bit(index);
+        }
     }
 }
 

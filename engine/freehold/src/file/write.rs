@@ -17,14 +17,12 @@
 use super::{
     IoError, Mapping,
     cache::{radix::Stay, reading::Turn},
+    request::{MAX_PAGES, RequestPages},
 };
 use crate::{Pfn, counted::Counted, platform::Platform};
 use core::fmt;
 use freehold_sync::{Killed, rank};
 use freehold_vmspace::{PageCount, PageIndex, PageRange};
-
-/// Maximum number of pages of a request.
-const MAX_PAGES: usize = 32;
 
 /// A request to write consecutive pages of a file. The pager gets it by [`Pager::write`](super::Pager::write)
 /// and owns it from then on.
@@ -86,12 +84,8 @@ const MAX_PAGES: usize = 32;
 pub struct WriteRequest<P: Platform> {
     /// The file. Its drop is the last step of a request, because frames are freed into the file's memory.
     file: Counted<Mapping<P>>,
-    /// Index of the page to which bit 0 and the first frame belong.
-    first: PageIndex,
-    /// The pages that are not complete: bit `n` is page `first + n`.
-    left: u32,
-    /// The frames. The request has a reference to each frame whose bit in `left` is set.
-    frames: [Pfn; MAX_PAGES],
+    /// The pages that are not complete. The request has a reference to each of their frames.
+    pages: RequestPages,
 }
 
 impl<P: Platform> WriteRequest<P> {
@@ -101,10 +95,9 @@ impl<P: Platform> WriteRequest<P> {
     /// Creates a request for consecutive pages from `first`, whose writes have begun. Takes over the
     /// references to the frames.
     pub(super) fn new(file: Counted<Mapping<P>>, first: PageIndex, frames: &[Pfn]) -> Self {
-        let mut request = WriteRequest { file, first, left: 0, frames: [Pfn::new(0); MAX_PAGES] };
-        request.frames[..frames.len()].copy_from_slice(frames);
-        request.left = u32::MAX >> (MAX_PAGES - frames.len());
-        request
+        let mut pages = RequestPages::new(first);
+        (0..).zip(frames).for_each(|(n, frame)| pages.add(first + n, *frame));
+        WriteRequest { file, pages }
     }
 
     /// Returns the platform, by which a pager without a device of its own reads the frames.
@@ -120,31 +113,28 @@ impl<P: Platform> WriteRequest<P> {
     /// Returns the range from the first page that is not complete to the last. Some pages in between may be
     /// complete already. The range is empty if all pages are complete.
     pub fn pages(&self) -> PageRange {
-        let end = u64::from(u32::BITS - self.left.leading_zeros());
-        let start = u64::from(self.left.trailing_zeros()).min(end);
-        PageRange::new(self.first + start, self.first + end)
+        self.pages.range()
     }
 
     /// Returns the number of pages that are not complete.
     pub fn len(&self) -> PageCount {
-        PageCount::new(self.left.count_ones().into())
+        self.pages.len()
     }
 
     /// Returns true if all pages are complete.
     pub fn is_empty(&self) -> bool {
-        self.left == 0
+        self.pages.is_empty()
     }
 
     /// Returns the first page that is not complete, and its frame.
     pub fn next_page(&self) -> Option<(PageIndex, Pfn)> {
-        let first = self.pages().start;
-        self.frame(first).map(|frame| (first, frame))
+        self.pages.next()
     }
 
     /// Returns the frame of a page, unless the page is complete or not part of the request. The frame holds
     /// the page until the page is complete. For a direct file it is the frame of the storage.
     pub fn frame(&self, index: PageIndex) -> Option<Pfn> {
-        self.place(index).map(|place| self.frames[place])
+        self.pages.frame(index)
     }
 
     /// Completes a page. With `Ok`, the contents that the frame had at the beginning of the request, or later
@@ -155,24 +145,15 @@ impl<P: Platform> WriteRequest<P> {
     ///
     /// None that sleeps. The pager may hold its own locks. Wakes the tasks that wait for the page.
     pub fn complete(&mut self, index: PageIndex, written: Result<(), IoError>) {
-        let Some(place) = self.place(index) else { return };
-        self.left &= !(1 << place);
-        self.file.end_write(index, self.frames[place], written);
+        if let Some(frame) = self.pages.take(index) {
+            self.file.end_write(index, frame, written);
+        }
     }
 
     /// Moves the pages from `at` on that are not complete to another request, so that different CPUs or
     /// devices can complete the parts. The result may be empty.
     pub fn split_off(&mut self, at: PageIndex) -> Self {
-        let before = at.get().saturating_sub(self.first.get());
-        let moved = self.left & u32::MAX.checked_shl(before.min(u32::BITS.into()) as u32).unwrap_or(0);
-        self.left &= !moved;
-        WriteRequest { file: self.file.clone(), left: moved, ..*self }
-    }
-
-    /// Returns the place of a page that is not complete.
-    fn place(&self, index: PageIndex) -> Option<usize> {
-        let place = index.get().checked_sub(self.first.get()).filter(|place| *place < Self::MAX_PAGES)?;
-        (self.left >> place & 1 != 0).then_some(place as usize)
+        WriteRequest { file: self.file.clone(), pages: self.pages.split_off(at) }
     }
 }
 
