@@ -162,23 +162,35 @@ impl<P: Platform> Mapping<P> {
             let Some(begun) = begun else { continue };
             started.again |= begun.again != 0;
             started.count += u64::from(begun.pages.count_ones());
-            let writes = self.take_dirty(&pages_stay, &begun);
-            drop((pages_stay, content));
-            self.send_writes(file, &writes);
-            self.end_permissions(&writes);
+            if begun.pages != 0 {
+                self.home().each_mapper(begun.range(), if guarded { clean_locked } else { clean });
+            }
+            self.write_begun(file, (pages_stay, content), &begun);
         }
         Ok(started)
     }
 
-    /// Makes every later store to the pages fault, and takes the dirty bits of their frames. Ends the writes
-    /// of the pages that are clean.
+    /// Takes the dirty bits of the frames of pages whose writes have begun and whose later stores fault.
+    /// Releases the locks, and passes the dirty pages to the pager.
+    // A function of its own: the walk that makes the stores fault needs much stack, and `Writes` too.
+    #[inline(never)]
+    fn write_begun(
+        &self,
+        file: &Counted<Self>,
+        locks: (RwSemReadGuard<'_, P>, Option<RwSemReadGuard<'_, P>>),
+        begun: &Begun,
+    ) {
+        let writes = self.take_dirty(&locks.0, begun);
+        drop(locks);
+        self.send_writes(file, &writes);
+        self.end_permissions(&writes);
+    }
+
+    /// Takes the dirty bits of the frames of the pages. Ends the writes of the pages that are clean.
     fn take_dirty(&self, pages_stay: &RwSemReadGuard<'_, P>, begun: &Begun) -> Writes {
         let mut writes =
             Writes { base: begun.base, left: 0, unused: 0, frames: [Pfn::new(0); u64::BITS as usize] };
         let guarded = self.guards_writes();
-        if begun.pages != 0 {
-            self.home().each_mapper(begun.range(), if guarded { clean_locked } else { clean });
-        }
         for place in (0..u64::BITS as usize).filter(|place| begun.pages >> place & 1 != 0) {
             let index = begun.base + place as u64;
             match self.get_after_move(pages_stay, index) {
