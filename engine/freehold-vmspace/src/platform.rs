@@ -82,7 +82,7 @@
 //! | `memory_short` | no context, not even L | yes | yes | may call the engine |
 //! | `charge`, `uncharge`, `charge_huge_page`, `uncharge_huge_page` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
 //! | `free_table`, `free_frames` | L | yes, but must not wait for a task that waits for a lock of the engine | yes | |
-//! | `table`, `table_meta`, `frame`, `has_frame`, `has_pkeys`, `nodes`, `node_of`, `local_node`, `has_task_policy` | everywhere | no | no | computes an address |
+//! | `table`, `table_meta`, `frame`, `frames`, `has_frame`, `has_pkeys`, `nodes`, `node_of`, `local_node`, `has_task_policy` | everywhere | no | no | computes an address |
 //! | `zero_frame`, `zero_frames`, `copy_frame`, `copy_frames`, `copy_part`, `read_frame`, `write_frame` | L, T, R | no | no | |
 //! | `flush` | L, T, R | no: it spins until other processors have answered | no | does not wait for a processor that spins for T |
 //! | `runs_elsewhere`, `pkey_rights`, `set_pkey_rights`, `thread_id`, `memory_failed` | L | no | no | |
@@ -123,6 +123,8 @@ pub use freehold_pagetable::{
     X86, X86_4, X86_5, hw_walk,
 };
 pub use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic};
+
+use core::ops::Range;
 
 /// The machine below an address space.
 ///
@@ -285,6 +287,13 @@ pub unsafe trait Platform: TableMemory + Host {
     /// that were rounded down to the start of a huge page, which may lie before the first frame. The engine
     /// also calls this with a number that a caller passed, before any other method with that number.
     fn has_frame(&self, pfn: Pfn) -> bool;
+
+    /// Returns a range of frame numbers that contains every frame of [`alloc_frames`](Self::alloc_frames).
+    /// Memory reclaim visits these frames. [`has_frame`](Self::has_frame) is false for numbers in the range
+    /// that have no record. With the default, an empty range, reclaim finds no pages.
+    fn frames(&self) -> Range<Pfn> {
+        Pfn::new(0)..Pfn::new(0)
+    }
 
     /// Returns true if processors have protection keys (16 of them). The leaves of the format have room for a
     /// key.

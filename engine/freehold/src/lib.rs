@@ -62,6 +62,7 @@
 //! | [`fault`] | page faults: the ladder of locks, then anonymous memory, files, copy-on-write |
 //! | [`mod@file`] | the objects that an area maps: anonymous memory, a file with its page cache and pager, frames that the engine does not own |
 //! | [`rmap`] | the reverse map: from a frame to every entry that maps its page |
+//! | [`reclaim`] | memory reclaim: which pages go when memory is short, and how |
 //! | [`uprobe`] | breakpoints in the pages of files |
 //! | [`hugetlb`] | huge pages from pools, their reservations, and the page tables that processes share |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
@@ -148,6 +149,7 @@ pub mod nommu;
 #[cfg(not(feature = "nommu"))]
 mod nommu;
 pub mod prelude;
+pub mod reclaim;
 pub mod remote;
 pub mod report;
 pub mod rmap;

@@ -51,6 +51,7 @@ mod probes;
 mod random_interactions;
 mod range_writers;
 mod reap;
+mod reclaim;
 mod reports;
 mod rmap;
 mod secret;

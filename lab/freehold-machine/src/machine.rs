@@ -28,6 +28,7 @@ use freehold_sync::stats::LockUse;
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -282,6 +283,10 @@ unsafe impl<F: Format> Platform for Machine<F> {
 
     fn has_frame(&self, pfn: Pfn) -> bool {
         self.inner.frames.index(pfn).is_some()
+    }
+
+    fn frames(&self) -> Range<Pfn> {
+        self.inner.frames.numbers()
     }
 
     fn has_pkeys(&self) -> bool {

@@ -23,6 +23,7 @@ use crate::bitmap::{Bitmap, NotTaken};
 use crate::host::{LazyArray, Lists, Lock};
 use freehold_pagetable::Pfn;
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const TAKEN: u64 = 1;
@@ -93,6 +94,11 @@ impl Pool {
             records,
             clock: AtomicU64::new(0),
         })
+    }
+
+    /// Returns the numbers of this pool.
+    pub(crate) fn numbers(&self) -> Range<Pfn> {
+        Pfn::new(self.base)..Pfn::new(self.base + self.len as u64)
     }
 
     /// Returns the index of a number, or `None` if the number is not of this pool.

@@ -5,7 +5,7 @@
 //! needs a word in `Engine` or `Files`, and functions in `mod.rs` that read and set this word.
 
 use super::{NodeWidth, Overcommit, SharedBlocks};
-use crate::{PAGE_SIZE, PageCount, rmap::tree::lock::FileRmap};
+use crate::{PAGE_SIZE, PageCount, reclaim::state::policy::ReclaimPolicy, rmap::tree::lock::FileRmap};
 
 /// Policy on huge pages for private anonymous memory at the first access, like
 /// /sys/kernel/mm/transparent_hugepage/enabled. Only MADV_COLLAPSE collapses small pages into huge ones
@@ -131,6 +131,8 @@ settings! {
         /// Tasks that read never wait. Each task may exceed the limit by one page. `u64::MAX`, the default,
         /// is no limit. Shared memory has no limit, because it is never written back.
         pub dirty_limit: u64,
+        /// The policy by which [`Engine::reclaim`](super::Engine::reclaim) chooses pages.
+        pub reclaim: ReclaimPolicy,
         /// Mode in which a walk over the VMAs of a file takes the i_mmap lock, if the walk does not change
         /// the tree of these VMAs.
         pub file_rmap: FileRmap,
@@ -158,6 +160,7 @@ impl Default for Config {
             reclaims_tables: true,
             readahead: 32,
             dirty_limit: u64::MAX,
+            reclaim: ReclaimPolicy::default(),
             file_rmap: FileRmap::default(),
             vma_nodes: NodeWidth::default(),
             lock_stats: false,

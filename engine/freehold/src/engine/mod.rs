@@ -33,6 +33,7 @@ use crate::{
     file::{Files, HasFiles},
     hugetlb::state::Hugetlb,
     platform::Platform,
+    reclaim::state::ReclaimState,
     vma::{AnonId, owned::VmaSlab},
 };
 use freehold_sync::{
@@ -137,6 +138,7 @@ impl<P: Platform> Engine<P> {
             CommittedMemory::try_new(config.overcommit)?,
             config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,
             config.shared_blocks,
+            ReclaimState::try_new(config.reclaim)?,
             config.file_rmap,
             file_stats,
         );

@@ -119,6 +119,7 @@ impl<P: Platform> Mapping<P> {
                 Err(_) => break,
             };
             let len = (PAGE_SIZE - start).min(left).min((out.len() - done) as u64) as usize;
+            self.files().platform().frame(*page).mark_accessed();
             self.files().platform().read_frame(*page, start as usize, &mut out[done..done + len]);
             done += len;
         }
@@ -243,6 +244,7 @@ impl<P: Platform> Mapping<P> {
         while !(whole && self.get_any(index).is_none() && self.put_whole_page(index, data)?) {
             let Some(page) = self.page_to_write(index, whole)? else { continue };
             let platform = self.files().platform();
+            platform.frame(*page).mark_accessed();
             platform.write_frame(*page, start as usize, data);
             self.set_dirty(index, *page);
             break;

@@ -12,6 +12,7 @@ use crate::{
     counted::{Counted, Shared},
     hugetlb::state::Hugetlb,
     platform::Platform,
+    reclaim::state::ReclaimState,
     rmap::tree::lock::FileRmap,
 };
 use freehold_sync::{
@@ -35,6 +36,8 @@ pub struct Files<P: Platform> {
     shared_blocks: AtomicU64,
     /// The counters that tasks sleep on while a page of a file is being read. Atomic, without a lock.
     pub(super) reads: Turns,
+    /// Where reclaim is, and its policy. Words of its own.
+    pub(crate) reclaim: ReclaimState<P>,
     /// Initial maximum of readahead of each file, in pages.
     pub(super) readahead: u32,
     /// Maximum number of dirty pages of each file.
@@ -82,6 +85,7 @@ impl<P: Platform> Files<P> {
         committed: CommittedMemory<P>,
         kept: Option<CommittedMemory<P>>,
         shared_blocks: SharedBlocks,
+        reclaim: ReclaimState<P>,
         file_rmap: FileRmap,
         lock_stats: Option<Counted<LockStats<P>>>,
     ) -> Self {
@@ -93,6 +97,7 @@ impl<P: Platform> Files<P> {
             kept,
             shared_blocks,
             reads: Turns::new(),
+            reclaim,
             readahead: 0,
             dirty_limit: u64::MAX,
             file_rmap,

@@ -154,6 +154,18 @@ impl<P: Platform> Engine<P> {
         count.ok_or(PageError::Contended)
     }
 
+    /// Returns true if the page in `pfn` was used since the last call: an entry was used, or a call has read or
+    /// written the page through the cache. Returns `None` if the rmap lock is taken, or if the frame holds no
+    /// page.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`referenced`](Self::referenced).
+    pub(crate) fn was_accessed(&self, pfn: Pfn) -> Option<bool> {
+        let entries = self.referenced(pfn).ok()?;
+        Some(self.platform().frame(pfn).take_mark() || entries > 0)
+    }
+
     /// Calls `f` for every place of the page of a file in `pfn`. Returns the number of calls that returned
     /// true. The frame is locked during the calls.
     fn count_file_places(

@@ -14,16 +14,17 @@
 #![expect(unsafe_code, reason = "finds the home that a frame's record names by its address")]
 
 use super::tree::{
-    AnonPages, IMmap, Mapper, RmapKind, VmaTree,
+    AnonPages, IMmap, Mapper, RmapKind, RmapReadGuard, VmaTree,
     root::{FILE, RmapRoot, RmapRootRef},
 };
 use crate::{Pfn, VirtAddr, counted::Counted, engine::Engine, file::Mapping, platform::Platform, vma::Vma};
 use core::ptr::NonNull;
 use freehold_pagetable::{LeafGuard, Level};
+use freehold_sync::WordGuard;
 use freehold_vmspace::{PageIndex, PageRange, frame::Frame};
 
 /// The home of a page.
-pub(super) enum AnyRmapRoot<P: Platform> {
+pub(crate) enum AnyRmapRoot<P: Platform> {
     Anon(RmapRootRef<P, AnonPages>),
     File(RmapRootRef<P, IMmap>),
 }
@@ -92,6 +93,16 @@ impl<P: Platform> Engine<P> {
     ///
     /// The home's lock for reading, page table locks one at a time.
     pub(crate) fn page(&self, pfn: Pfn) -> Option<Page<'_, P>> {
+        self.find_page(pfn, true)
+    }
+
+    /// Returns the page in a frame like [`page`](Self::page), but returns `None` instead of waiting for the
+    /// home's lock.
+    pub(crate) fn page_if_free(&self, pfn: Pfn) -> Option<Page<'_, P>> {
+        self.find_page(pfn, false)
+    }
+
+    fn find_page(&self, pfn: Pfn, waits: bool) -> Option<Page<'_, P>> {
         if !self.platform().has_frame(pfn) {
             return None;
         }
@@ -100,8 +111,8 @@ impl<P: Platform> Engine<P> {
         let frame = self.platform().frame(pfn);
         let (home, index) = find_rmap_root(frame)?;
         let kept = match &home {
-            AnyRmapRoot::Anon(home) => self.keep_mapped(pfn, level, home, index),
-            AnyRmapRoot::File(home) => self.keep_cached(pfn, home, index),
+            AnyRmapRoot::Anon(home) => self.keep_mapped(pfn, level, &lock(home, waits)?, index),
+            AnyRmapRoot::File(home) => self.keep_cached(pfn, home, &lock(home, waits)?, index),
         };
         if !kept {
             return None;
@@ -113,8 +124,13 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Takes a reference to a frame that an entry maps. Returns false if no entry maps the frame any more.
-    fn keep_mapped(&self, pfn: Pfn, level: Level, home: &VmaTree<P, AnonPages>, index: PageIndex) -> bool {
-        let lookups = home.read();
+    fn keep_mapped(
+        &self,
+        pfn: Pfn,
+        level: Level,
+        lookups: &RmapReadGuard<'_, P, AnonPages>,
+        index: PageIndex,
+    ) -> bool {
         // A page of another engine on the same platform does not count.
         let own = |mapper: &Mapper<'_, P, Vma<P>>| Counted::ptr_eq(self.memory(), mapper.vm.memory());
         lookups.mappers(PageRange::one(index)).filter(own).any(|mapper| {
@@ -125,18 +141,28 @@ impl<P: Platform> Engine<P> {
 
     /// Takes a reference to a frame that is in the cache of its file. Returns false if the frame is not in
     /// the cache any more.
-    fn keep_cached(&self, pfn: Pfn, home: &RmapRoot<P, IMmap>, index: PageIndex) -> bool {
-        let lookups = home.read();
+    fn keep_cached(
+        &self,
+        pfn: Pfn,
+        home: &RmapRoot<P, IMmap>,
+        lookups: &RmapReadGuard<'_, P, IMmap>,
+        index: PageIndex,
+    ) -> bool {
         // Takes no reference to a frame of storage. Such frames do not move, and a truncation waits until all
         // references to them are released.
         let ours = |mapping: &&Mapping<P>| !mapping.is_direct() && self.owns(mapping.files());
-        let Some(mapping) = home.mapping(&lookups).filter(ours) else {
+        let Some(mapping) = home.mapping(lookups).filter(ours) else {
             return false;
         };
         let found = mapping.get_page(mapping.index_of(index)).filter(|found| **found == pfn);
         // The caller owns the reference now.
         found.map(core::mem::forget).is_some()
     }
+}
+
+/// Takes the lock of a home for reading. Without `waits`, returns `None` if the lock is taken.
+fn lock<P: Platform, W: RmapKind>(home: &VmaTree<P, W>, waits: bool) -> Option<RmapReadGuard<'_, P, W>> {
+    if waits { Some(home.read()) } else { home.try_read() }
 }
 
 /// Returns the home that the record of a frame names, with a reference, and the page's index there.
@@ -179,6 +205,16 @@ impl<P: Platform> Page<'_, P> {
         self.pfn
     }
 
+    /// Returns the page's home.
+    pub fn home(&self) -> &AnyRmapRoot<P> {
+        &self.home
+    }
+
+    /// Returns the level of the entries that map the page.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
     /// Returns the page's index in its home.
     pub fn index(&self) -> PageIndex {
         self.index
@@ -205,6 +241,28 @@ impl<P: Platform> Page<'_, P> {
             AnyRmapRoot::Anon(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
             AnyRmapRoot::File(home) => home.read().mappers(pages).for_each(|mapper| f(&mapper)),
         }
+    }
+
+    /// Calls `f` for every place of the page, like [`each_place`](Self::each_place). Returns false without a
+    /// call if the home's lock is taken.
+    pub fn try_each_place(&self, mut f: impl FnMut(&Mapper<'_, P, Vma<P>>)) -> bool {
+        let pages = PageRange::one(self.index);
+        match &self.home {
+            AnyRmapRoot::Anon(home) => {
+                let Some(lookups) = home.try_read() else { return false };
+                lookups.mappers(pages).for_each(|mapper| f(&mapper));
+            }
+            AnyRmapRoot::File(home) => {
+                let Some(lookups) = home.try_read() else { return false };
+                lookups.mappers(pages).for_each(|mapper| f(&mapper));
+            }
+        }
+        true
+    }
+
+    /// Locks the frame if it is not locked.
+    pub fn try_lock(&self) -> Option<WordGuard<'_, P>> {
+        self.engine.memory().try_lock_frame(self.pfn)
     }
 
     /// Returns the number of entries that map the page.

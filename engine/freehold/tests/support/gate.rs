@@ -27,6 +27,7 @@ use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
 use std::{
+    ops::Range,
     cell::{Cell, RefCell},
     ptr::NonNull,
     sync::{
@@ -384,6 +385,10 @@ unsafe impl Platform for Gated {
 
     fn has_frame(&self, pfn: Pfn) -> bool {
         self.machine.has_frame(pfn)
+    }
+
+    fn frames(&self) -> Range<Pfn> {
+        self.machine.frames()
     }
 
     fn frame(&self, pfn: Pfn) -> &Frame {

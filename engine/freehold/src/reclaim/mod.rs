@@ -1,0 +1,31 @@
+//! Memory reclaim: taking pages away from programs and files when memory is short.
+//!
+//! [`Engine::reclaim`](crate::engine::Engine::reclaim) visits the frames of memory in a cycle. A [`Policy`]
+//! decides which pages go, and this folder decides whether and how a page can go:
+//!
+//! | page | goes by |
+//! | --- | --- |
+//! | of a file, clean | its entries are removed by the reverse map, and it leaves the cache |
+//! | of a file, dirty | its entries are removed, and a write begins; it goes in a later visit |
+//! | freed lazily (MADV_FREE) and not written since, droppable memory | its entry is removed, and its contents are lost |
+//! | anonymous memory, shared memory | stays: there is no swap yet |
+//! | locked, pinned, secret, of a pool, or a frame of storage | stays |
+//!
+//! A page has no place in a list. Its age is in the record of its frame, and a fault sets it by the store that
+//! sets the page's place, so reclaim costs faults nothing (`frame/age.rs` of `freehold-vmspace`). Tasks that
+//! reclaim at the same time take different chunks of memory, and share one cache line per chunk.
+//!
+//! Reclaim waits for no lock: a page whose locks are taken stays until the next visit. It holds no lock while
+//! a pager works. It may be called where no lock of the engine is held, in particular in
+//! [`Platform::memory_short`](crate::platform::Platform::memory_short), and by a task of the embedder that
+//! runs before memory is short.
+//!
+//! `state/` has the policies; a new policy is a file there. `sweep.rs` visits frames, and `evict.rs` takes
+//! pages away. `tests/reclaim.rs` has the tests.
+
+mod evict;
+pub(crate) mod state;
+mod sweep;
+
+pub use state::policy::{Age, PageKind, Policy, Population, ReclaimPolicy, Step, Tested, Verdict};
+pub use sweep::{ReclaimRequest, Reclaimed};

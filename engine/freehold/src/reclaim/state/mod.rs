@@ -1,0 +1,146 @@
+//! The state of reclaim that other folders need: the policy, and where the cycle of visits is.
+//!
+//! Every field is constant or a word that is read and written on its own. Reclaim writes them once for each
+//! [`CHUNK`] frames; faults write none of them.
+
+mod clock;
+mod generations;
+pub(crate) mod policy;
+mod two_lists;
+
+use clock::Clock;
+use crate::{error::NoMemory, platform::Platform};
+use core::ops::Range;
+use freehold_pagetable::Pfn;
+use freehold_sync::{
+    PerCpu,
+    atomic::{
+        AtomicU64, CHECKED,
+        Ordering::{AcqRel, Relaxed},
+    },
+};
+use generations::Generations;
+use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
+use two_lists::TwoLists;
+
+/// Number of frames that a task visits between two accesses to the shared state.
+pub(crate) const CHUNK: u64 = if CHECKED { 8 } else { 512 };
+
+/// The policy of an engine, with its state.
+enum Chosen {
+    Clock(Clock),
+    TwoLists(TwoLists),
+    Generations(Generations),
+    Custom(&'static dyn Policy),
+}
+
+/// The state of reclaim of an engine.
+pub(crate) struct ReclaimState<P: Platform> {
+    policy: Chosen,
+    /// The rest of a chunk that a call on this CPU has not visited, as its start times
+    /// `CHUNK + 1` plus its length; 0 if there is none.
+    rests: PerCpu<AtomicU64, P>,
+    /// Number of chunks that tasks have taken so far. The next task visits the next chunk; after the last
+    /// chunk of memory, the first one.
+    hand: AtomicU64,
+    /// Pages found in the current visit of memory.
+    found: [[AtomicU64; Age::COUNT]; PageKind::COUNT],
+    /// Number of pages evicted so far: the clock by which refault distances are measured.
+    evicted: AtomicU64,
+}
+
+impl<P: Platform> ReclaimState<P> {
+    /// Creates the state of an engine without pages.
+    pub fn try_new(policy: ReclaimPolicy) -> Result<Self, NoMemory> {
+        let policy = match policy {
+            ReclaimPolicy::Clock => Chosen::Clock(Clock),
+            ReclaimPolicy::TwoLists => Chosen::TwoLists(TwoLists::default()),
+            ReclaimPolicy::Generations => Chosen::Generations(Generations::default()),
+            ReclaimPolicy::Custom(policy) => Chosen::Custom(policy),
+        };
+        let counts = || [(); Age::COUNT].map(|()| AtomicU64::new(0));
+        let found = [(); PageKind::COUNT].map(|()| counts());
+        let rests = PerCpu::try_new(|_| AtomicU64::new(0))?;
+        Ok(ReclaimState { policy, rests, hand: AtomicU64::new(0), found, evicted: AtomicU64::new(0) })
+    }
+
+    /// Returns the policy.
+    pub fn policy(&self) -> &dyn Policy {
+        match &self.policy {
+            Chosen::Clock(policy) => policy,
+            Chosen::TwoLists(policy) => policy,
+            Chosen::Generations(policy) => policy,
+            Chosen::Custom(policy) => *policy,
+        }
+    }
+
+    /// Takes the next chunk of `memory` for the calling task. Reports to the policy when a visit of memory
+    /// is over. Returns `None` if there is no memory.
+    pub fn next_chunk(&self, memory: &Range<Pfn>) -> Option<Range<u64>> {
+        let (first, end) = (memory.start.get(), memory.end.get());
+        let chunks = end.saturating_sub(first).div_ceil(CHUNK);
+        if chunks == 0 {
+            return None;
+        }
+        // Relaxed, here and in `put_back`: only this CPU uses its rest.
+        let rest = self.rests.with(|rest| {
+            let found = rest.load(Relaxed);
+            rest.store(0, Relaxed);
+            found
+        });
+        if rest != 0 {
+            let start = rest / (CHUNK + 1);
+            return Some(start..start + rest % (CHUNK + 1));
+        }
+        // Relaxed: tasks that take different chunks share no data. A task may still be in an earlier chunk
+        // when another task reports; its pages count in the next visit.
+        let number = self.hand.fetch_add(1, Relaxed);
+        if number != 0 && number.is_multiple_of(chunks) {
+            self.report();
+        }
+        let start = first + number % chunks * CHUNK;
+        Some(start..end.min(start + CHUNK))
+    }
+
+    /// Returns the rest of a chunk, which a call on this CPU visits next. If the CPU has another rest, the
+    /// frames are visited in the next cycle.
+    pub fn put_back(&self, rest: Range<u64>) {
+        if !rest.is_empty() {
+            self.rests.with(|own| own.store(rest.start * (CHUNK + 1) + (rest.end - rest.start), Relaxed));
+        }
+    }
+
+    /// Passes the numbers of found pages to the policy, and begins to count again.
+    fn report(&self) {
+        let mut population = Population::default();
+        for (kind, counts) in self.found.iter().enumerate() {
+            for (age, count) in counts.iter().enumerate() {
+                population.pages[kind][age] = count.swap(0, AcqRel);
+            }
+        }
+        self.policy().swept(&population);
+    }
+
+    /// Adds the pages found in a chunk.
+    pub fn add_found(&self, population: &Population) {
+        for (counts, pages) in self.found.iter().zip(&population.pages) {
+            for (count, pages) in counts.iter().zip(pages).filter(|(_, pages)| **pages > 0) {
+                // Relaxed: a statistic.
+                count.fetch_add(*pages, Relaxed);
+            }
+        }
+    }
+
+    /// Counts evicted pages.
+    pub fn add_evicted(&self, pages: u64) {
+        if pages > 0 {
+            // Relaxed: a clock without data.
+            self.evicted.fetch_add(pages, Relaxed);
+        }
+    }
+
+    /// Returns the number of pages evicted so far.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Relaxed)
+    }
+}

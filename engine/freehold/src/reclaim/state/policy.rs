@@ -1,0 +1,170 @@
+//! The interface between the mechanism of reclaim and its policies: [`Policy`].
+//!
+//! The mechanism (`reclaim/sweep.rs`) visits the frames of memory in the order of their numbers, in a cycle. A
+//! policy decides from the kind and the [`Age`] of each page whether the mechanism tests the page, and from
+//! the result of the test whether the page goes. The mechanism checks whether a page can go at all. A policy
+//! therefore decides only the order in which pages go, and the proportion of the kinds.
+//!
+//! `clock.rs`, `two_lists.rs` and `generations.rs` are the policies of this crate. An embedder supplies its
+//! own by [`ReclaimPolicy::Custom`]. A policy is called by several CPUs at a time, so its state is atomic. Its
+//! functions are called without locks of the engine, except [`refaulted`](Policy::refaulted).
+
+use core::fmt;
+use freehold_vmspace::frame::age::NEW;
+
+/// The kind of a page, for reclaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(usize)]
+pub enum PageKind {
+    /// A page of private memory, without a backing store except swap.
+    Anonymous = 0,
+    /// A page of shared memory, without a backing store except swap.
+    Shared = 1,
+    /// A page of a file with a backing store.
+    File = 2,
+}
+
+impl PageKind {
+    /// Number of kinds.
+    pub const COUNT: usize = 3;
+}
+
+/// The age of a page: a number from 0 to 15, which the policy gives to the page. [`NEW`](Self::NEW) is the
+/// age of pages that the policy has not seen; the meaning of the other numbers is the policy's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Age(u8);
+
+impl Age {
+    /// The age of a page that the policy has not seen yet.
+    pub const NEW: Age = Age(0);
+    /// Number of ages.
+    pub const COUNT: usize = 16;
+
+    /// Returns age number `number`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the number is more than 15.
+    pub const fn new(number: u8) -> Self {
+        assert!((number as usize) < Self::COUNT, "there are 16 ages");
+        Age(number)
+    }
+
+    /// Returns the number.
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the age that the record of a frame has as this byte.
+    pub(crate) fn of(byte: u8) -> Self {
+        Age(byte.saturating_sub(NEW).min(Self::COUNT as u8 - 1))
+    }
+
+    /// Returns the byte of this age in the record of a frame.
+    pub(crate) fn byte(self) -> u8 {
+        self.0 + NEW
+    }
+}
+
+/// Decision about a page before its test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The page stays and keeps its age.
+    Skip,
+    /// The page stays and gets this age.
+    Keep(Age),
+    /// The mechanism tests whether the page was accessed since its last test.
+    Test,
+}
+
+/// Decision about a page after its test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The page stays and gets this age.
+    Keep(Age),
+    /// The page goes, if it can.
+    Evict,
+}
+
+/// Numbers of pages by kind and age.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Population {
+    /// The number of pages with [`PageKind`] `kind` and [`Age`] `age`, at `[kind][age]`.
+    pub pages: [[u64; Age::COUNT]; PageKind::COUNT],
+}
+
+impl Population {
+    /// Returns the number of pages with this kind and age.
+    pub fn with(&self, kind: PageKind, age: Age) -> u64 {
+        self.pages[kind as usize][age.0 as usize]
+    }
+
+    /// Returns the number of pages with this kind.
+    pub fn of(&self, kind: PageKind) -> u64 {
+        self.pages[kind as usize].iter().sum()
+    }
+}
+
+/// Numbers of pages that a call of `Engine::reclaim` has tested so far, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tested {
+    /// The number of tested pages with [`PageKind`] `kind`, at `[kind]`.
+    pub pages: [u64; PageKind::COUNT],
+}
+
+/// A policy of reclaim.
+///
+/// # Examples
+///
+/// A policy that takes pages of files in the order of memory, and nothing else:
+///
+/// ```
+/// use freehold::reclaim::{Age, PageKind, Policy, Step, Tested, Verdict};
+///
+/// #[derive(Debug)]
+/// struct FilesFirst;
+/// impl Policy for FilesFirst {
+///     fn step(&self, kind: PageKind, _: Age, _: &Tested) -> Step {
+///         if kind == PageKind::File { Step::Test } else { Step::Skip }
+///     }
+///     fn tested(&self, _: PageKind, age: Age, accessed: bool) -> Verdict {
+///         if accessed { Verdict::Keep(age) } else { Verdict::Evict }
+///     }
+/// }
+/// ```
+pub trait Policy: fmt::Debug + Send + Sync {
+    /// Decides about a page before its test. Called for each page that reclaim visits.
+    fn step(&self, kind: PageKind, age: Age, tested: &Tested) -> Step;
+
+    /// Decides about a page after its test. `accessed` says whether the page was accessed since its last
+    /// test, or since it was made.
+    fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict;
+
+    /// Returns the age of a page that was evicted and is read again, `distance` evictions later. Called by
+    /// the fault or the read. May be called with locks of the engine held.
+    fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
+        let _ = (kind, distance);
+        Age::NEW
+    }
+
+    /// Reports that all frames were visited since the last call, and the pages that were found. A page that
+    /// was evicted during the visit is not counted.
+    fn swept(&self, population: &Population) {
+        let _ = population;
+    }
+}
+
+/// Choice of the [`Policy`] of an engine.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub enum ReclaimPolicy {
+    /// The clock algorithm: a page goes if it was not accessed since the last visit.
+    Clock,
+    /// An active and an inactive list for each kind of pages, as Linux's classic reclaim.
+    #[default]
+    TwoLists,
+    /// Generations, as Linux's multi-generational LRU.
+    Generations,
+    /// A policy of the embedder.
+    Custom(&'static dyn Policy),
+}

@@ -1,0 +1,105 @@
+//! An active and an inactive list for each kind of pages (Linux: the classic LRU lists).
+//!
+//! The lists are ages: reclaim visits the pages of a list in the order of their frames, so each page has one
+//! whole cycle of visits to be accessed again.
+//!
+//! | age | tested, and accessed | tested, and not accessed |
+//! | --- | --- | --- |
+//! | new, inactive | a page of a file becomes referenced, any other page becomes active | evicted |
+//! | referenced | becomes active | evicted |
+//! | active, tested only while its list is too long | becomes inactive | becomes inactive |
+//!
+//! The list of active pages is too long if it has more than `ratio` times as many pages as the inactive list
+//! of the same kind. The ratio grows with the square root of memory, as on Linux: 1 below 1 GiB, 3 at 1 GiB,
+//! 10 at 10 GiB.
+//!
+//! A page that is read again after its eviction becomes active at once if the distance is at most the number
+//! of active pages: with so many more frames, the page would have stayed. Each such refault also makes its
+//! kind more expensive, and reclaim then tests more pages of the other kinds.
+
+use super::policy::{Age, PageKind, Policy, Population, Step, Tested, Verdict};
+use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+const INACTIVE: Age = Age::new(1);
+const REFERENCED: Age = Age::new(2);
+const ACTIVE: Age = Age::new(3);
+
+/// Number of tested pages after which the proportion of the kinds is observed.
+const SLACK: u64 = 64;
+
+/// Policy with an active and an inactive list for each kind.
+#[derive(Debug)]
+pub(super) struct TwoLists {
+    // All words are hints that are read and written on their own, so every access is relaxed.
+    /// Number of active pages of each kind.
+    active: [AtomicU64; PageKind::COUNT],
+    /// 1 if the list of active pages of the kind is too long.
+    too_long: [AtomicU64; PageKind::COUNT],
+    /// Recent refaults of pages without a file, and of pages of files.
+    costs: [AtomicU64; 2],
+}
+
+impl Default for TwoLists {
+    fn default() -> Self {
+        let zeroes = || [(); PageKind::COUNT].map(|()| AtomicU64::new(0));
+        TwoLists { active: zeroes(), too_long: zeroes(), costs: [(); 2].map(|()| AtomicU64::new(0)) }
+    }
+}
+
+/// Returns the place of a kind in `costs`.
+fn cost_of(kind: PageKind) -> usize {
+    usize::from(kind == PageKind::File)
+}
+
+impl TwoLists {
+    /// Returns true if the kinds with the costs of `kind` have their share of the tests.
+    fn has_share(&self, kind: PageKind, tested: &Tested) -> bool {
+        let [anon, shared, file] = tested.pages;
+        let (done, all) = match kind {
+            PageKind::File => (file, anon + shared + file),
+            PageKind::Anonymous | PageKind::Shared => (anon + shared, anon + shared + file),
+        };
+        let [own, other] = [cost_of(kind), 1 - cost_of(kind)].map(|at| self.costs[at].load(Relaxed) + 1);
+        // A kind that is twice as expensive gets half as many tests.
+        done > SLACK && u128::from(done) * u128::from(own + other) > u128::from(all) * u128::from(other)
+    }
+}
+
+impl Policy for TwoLists {
+    fn step(&self, kind: PageKind, age: Age, tested: &Tested) -> Step {
+        if age == ACTIVE && self.too_long[kind as usize].load(Relaxed) == 0 || self.has_share(kind, tested) {
+            return Step::Skip;
+        }
+        Step::Test
+    }
+
+    fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict {
+        match (age, accessed) {
+            (ACTIVE, _) => Verdict::Keep(INACTIVE),
+            (_, false) => Verdict::Evict,
+            (REFERENCED, true) => Verdict::Keep(ACTIVE),
+            (_, true) if kind == PageKind::File => Verdict::Keep(REFERENCED),
+            (_, true) => Verdict::Keep(ACTIVE),
+        }
+    }
+
+    fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
+        self.costs[cost_of(kind)].fetch_add(1, Relaxed);
+        let active: u64 = self.active.iter().map(|pages| pages.load(Relaxed)).sum();
+        if distance <= active { ACTIVE } else { INACTIVE }
+    }
+
+    fn swept(&self, population: &Population) {
+        let kinds = [PageKind::Anonymous, PageKind::Shared, PageKind::File];
+        let pages: u64 = kinds.map(|kind| population.of(kind)).iter().sum();
+        let ratio = (10 * (pages >> 18)).isqrt().max(1);
+        for kind in kinds {
+            let active = population.with(kind, ACTIVE);
+            let inactive = population.of(kind) - active;
+            self.active[kind as usize].store(active, Relaxed);
+            self.too_long[kind as usize].store(u64::from(active > inactive * ratio), Relaxed);
+        }
+        // Old refaults count less and less.
+        self.costs.iter().for_each(|cost| cost.store(cost.load(Relaxed) / 2, Relaxed));
+    }
+}

@@ -1,0 +1,232 @@
+//! The visit of memory: tests the pages that the policy chooses, and evicts those that it gives up.
+
+use super::{
+    evict::{Evicted, Evictor},
+    state::policy::{Age, PageKind, Population, Step, Tested, Verdict},
+};
+use crate::{
+    Pfn,
+    engine::Engine,
+    platform::Platform,
+};
+use core::{fmt, ops::Range};
+use freehold_vmspace::{RssKind, frame::age::Glance};
+
+/// Default of [`ReclaimRequest::visits`], as a multiple of the frames of memory.
+const MOST_VISITS: u64 = 12;
+/// A call ends if it has visited memory this many times without a test of a page. A policy may need a few
+/// visits to find the pages to test.
+const IDLE_VISITS: u64 = 3;
+
+/// A request to reclaim memory; see [`Engine::reclaim`].
+///
+/// # Examples
+///
+/// ```
+/// use freehold::reclaim::ReclaimRequest;
+///
+/// let request = ReclaimRequest::pages(32);
+/// assert_eq!(request.target, 32);
+/// ```
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub struct ReclaimRequest<'r> {
+    /// The number of pages after which the call ends.
+    pub target: u64,
+    /// Maximum number of frames that the call visits. By default twelve times the frames of memory, because
+    /// a policy may need several visits of a page before it evicts the page. A call also ends when it has
+    /// visited memory three times without finding a page to test.
+    pub visits: Option<u64>,
+    /// Chooses the frames to consider, for example those of a group that has reached its limit. All by
+    /// default. Called with the number of a frame that holds a page, in context L of the
+    /// [platform](crate::platform#contexts) without locks.
+    pub only: Option<&'r dyn Fn(Pfn) -> bool>,
+}
+
+impl<'r> ReclaimRequest<'r> {
+    /// Returns a request for this number of pages of any owner.
+    pub fn pages(target: u64) -> Self {
+        ReclaimRequest { target, visits: None, only: None }
+    }
+
+    /// Sets the maximum number of visited frames.
+    #[must_use]
+    pub fn visits(self, visits: u64) -> Self {
+        ReclaimRequest { visits: Some(visits), ..self }
+    }
+
+    /// Restricts the request to frames for which `only` returns true.
+    #[must_use]
+    pub fn only(self, only: &'r dyn Fn(Pfn) -> bool) -> Self {
+        ReclaimRequest { only: Some(only), ..self }
+    }
+}
+
+impl fmt::Debug for ReclaimRequest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReclaimRequest")
+            .field("target", &self.target)
+            .field("visits", &self.visits)
+            .field("only", &self.only.is_some())
+            .finish()
+    }
+}
+
+/// Result of [`Engine::reclaim`]: numbers of pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Reclaimed {
+    /// Pages whose frames are free now.
+    pub freed: u64,
+    /// Dirty pages of files whose writes have begun. They can be reclaimed when the writes have ended.
+    pub writing: u64,
+    /// Pages that the policy gave up, and that stay because they are in use: locked, pinned, or without a
+    /// place to go.
+    pub kept: u64,
+    /// Pages that were tested.
+    pub tested: u64,
+    /// Frames that were visited.
+    pub visited: u64,
+}
+
+impl<P: Platform> Engine<P> {
+    /// Takes pages away from programs and files until `request.target` pages are free. The engine's
+    /// [policy](crate::engine::Config::reclaim) chooses the pages. Pages that are locked (mlock), pinned,
+    /// secret, or in a pool of huge pages stay. Anonymous pages stay unless they were freed lazily or are
+    /// droppable.
+    ///
+    /// For an embedder that is short of memory: it calls this function in
+    /// [`Platform::memory_short`](crate::platform::Platform::memory_short), and from a task of its own when
+    /// little memory is free. Several CPUs may reclaim at a time. Some of the freed frames may stay on the
+    /// free list of the calling CPU; see [`trim`](Self::trim).
+    ///
+    /// The call visits the frames of [`Platform::frames`](crate::platform::Platform::frames) in a cycle that
+    /// all calls share. It ends early when it has visited `request.visits` frames, and returns what it has
+    /// reclaimed.
+    ///
+    /// # Locks
+    ///
+    /// Locks of the reverse map for reading, locks of frames, the invalidate locks of files, each only if it
+    /// is free; locks of page tables. No lock is held while a pager is called. The caller holds no lock of
+    /// the engine and is in no read section.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{Mapping, Zeroes}, reclaim::ReclaimRequest};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
+    /// file.read_at(0, &mut [0; 8 * PAGE_SIZE as usize]).unwrap();
+    /// assert_eq!(engine.reclaim(&ReclaimRequest::pages(5)).freed, 5);
+    /// assert_eq!(file.present_pages(), 3);
+    /// ```
+    pub fn reclaim(&self, request: &ReclaimRequest<'_>) -> Reclaimed {
+        let memory = self.platform().frames();
+        let all = memory.end.get().saturating_sub(memory.start.get());
+        let most = request.visits.unwrap_or(MOST_VISITS * all);
+        let mut sweep = Sweep {
+            engine: self,
+            request,
+            reclaimed: Reclaimed::default(),
+            tested: Tested::default(),
+            most,
+            last_test: 0,
+            evictor: Evictor::new(self),
+        };
+        while !sweep.is_done() && sweep.reclaimed.visited - sweep.last_test <= IDLE_VISITS * all {
+            let Some(chunk) = self.files().reclaim.next_chunk(&memory) else { break };
+            let rest = sweep.chunk(chunk);
+            self.files().reclaim.put_back(rest);
+            P::cond_resched();
+        }
+        sweep.finish()
+    }
+}
+
+/// One call of [`Engine::reclaim`].
+struct Sweep<'s, P: Platform> {
+    engine: &'s Engine<P>,
+    request: &'s ReclaimRequest<'s>,
+    reclaimed: Reclaimed,
+    tested: Tested,
+    /// Maximum number of visited frames.
+    most: u64,
+    /// Number of visited frames at the last test of a page.
+    last_test: u64,
+    evictor: Evictor<'s, P>,
+}
+
+impl<P: Platform> Sweep<'_, P> {
+    /// Returns true if enough pages are free or about to be freed, or enough frames were visited.
+    fn is_done(&self) -> bool {
+        self.reclaimed.freed + self.evictor.pending() >= self.request.target
+            || self.reclaimed.visited >= self.most
+    }
+
+    /// Visits frames until the request is fulfilled. Returns the rest of the frames.
+    fn chunk(&mut self, mut chunk: Range<u64>) -> Range<u64> {
+        let mut found = Population::default();
+        while !self.is_done()
+            && let Some(pfn) = chunk.next().map(Pfn::new)
+        {
+            self.reclaimed.visited += 1;
+            if !self.engine.platform().has_frame(pfn) {
+                continue;
+            }
+            let Some(glance) = self.engine.platform().frame(pfn).glance() else { continue };
+            if self.request.only.is_some_and(|only| !only(pfn)) {
+                continue;
+            }
+            let kind = kind_of(glance.kind);
+            if let Some(age) = self.page(pfn, kind, glance) {
+                found.pages[kind as usize][usize::from(age.number())] += 1;
+            }
+        }
+        self.evictor.flush(&mut self.reclaimed);
+        self.engine.files().reclaim.add_found(&found);
+        chunk
+    }
+
+    /// Decides about a page. Returns its age if the page stays.
+    fn page(&mut self, pfn: Pfn, kind: PageKind, glance: Glance) -> Option<Age> {
+        let state = &self.engine.files().reclaim;
+        let age = Age::of(glance.age);
+        let keep = |new: Age| {
+            self.engine.platform().frame(pfn).set_age(glance, new.byte());
+            Some(new)
+        };
+        match state.policy().step(kind, age, &self.tested) {
+            Step::Skip => return Some(age),
+            Step::Keep(new) => return keep(new),
+            Step::Test => {}
+        }
+        self.tested.pages[kind as usize] += 1;
+        self.reclaimed.tested += 1;
+        self.last_test = self.reclaimed.visited;
+        // A page whose locks are taken counts as accessed.
+        let accessed = self.engine.was_accessed(pfn).unwrap_or(true);
+        match state.policy().tested(kind, age, accessed) {
+            Verdict::Keep(new) => keep(new),
+            Verdict::Evict => match self.evictor.evict(pfn, &mut self.reclaimed) {
+                Evicted::Gone => None,
+                Evicted::Kept => Some(age),
+            },
+        }
+    }
+
+    /// Ends the call.
+    fn finish(mut self) -> Reclaimed {
+        self.evictor.flush(&mut self.reclaimed);
+        self.engine.files().reclaim.add_evicted(self.reclaimed.freed);
+        self.reclaimed
+    }
+}
+
+/// Returns the kind of a page for policies.
+fn kind_of(kind: RssKind) -> PageKind {
+    match kind {
+        RssKind::Anon => PageKind::Anonymous,
+        RssKind::Shmem => PageKind::Shared,
+        _ => PageKind::File,
+    }
+}

@@ -1,0 +1,342 @@
+//! Memory reclaim (`src/reclaim/`): which pages go, which stay, and what the policies decide. A world has
+//! little memory, and each test states which pages are left. `shuttle_engine/evict.rs` explores reclaim
+//! concurrent with the use of pages.
+
+use crate::support::*;
+use freehold::{
+    PageIndex, PageRange,
+    call::{Advice, LockFlags},
+    file::Zeroes,
+    reclaim::{Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict},
+    remote::PinFlags,
+};
+use std::sync::{Arc, Mutex};
+
+const POLICIES: [ReclaimPolicy; 3] =
+    [ReclaimPolicy::Clock, ReclaimPolicy::TwoLists, ReclaimPolicy::Generations];
+
+fn with(policy: ReclaimPolicy) -> World {
+    World::with(1 << 20, Config::new().reclaim(policy))
+}
+
+/// Runs a scenario with each policy.
+fn with_each(scenario: impl Fn(&World)) {
+    for policy in POLICIES {
+        let world = with(policy);
+        scenario(&world);
+        world.end();
+    }
+}
+
+/// Reclaims as many pages as possible.
+fn reclaim_all(world: &World) -> Reclaimed {
+    world.engine().reclaim(&ReclaimRequest::pages(u64::MAX))
+}
+
+/// Returns the pages of a file that are in its cache.
+fn cached(file: &File<Machine>) -> Vec<u64> {
+    let mapping = file.mapping();
+    (0..mapping.pages()).filter(|&page| mapping.has_page(PageIndex::new(page))).collect()
+}
+
+fn fill_cache(file: &File<Machine>) {
+    (0..file.mapping().pages()).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
+}
+
+/// A pager whose dirty pages go nowhere.
+struct Sink;
+
+impl Pager<Machine> for Sink {
+    fn read_page(&self, platform: &Machine, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
+        platform.zero_frame(frame);
+        Ok(())
+    }
+
+    fn write_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn clean_pages_of_files_go_and_are_read_again() {
+    with_each(|world| {
+        let file = world.file(40);
+        fill_cache(&file);
+        let reclaimed = reclaim_all(world);
+        assert_eq!((reclaimed.freed, cached(&file)), (40, vec![]));
+        let mut bytes = [0; 8];
+        file.mapping().read_at(7 * PAGE, &mut bytes).unwrap();
+        assert_eq!(u64::from_le_bytes(bytes), Disk::number(7));
+    });
+}
+
+#[test]
+fn reclaim_stops_at_its_target() {
+    with_each(|world| {
+        let file = world.file(40);
+        fill_cache(&file);
+        for target in [1, 2, 3, 10] {
+            let freed = world.engine().reclaim(&ReclaimRequest::pages(target)).freed;
+            assert_eq!(freed, target);
+        }
+        assert_eq!(cached(&file).len(), 40 - 16);
+    });
+}
+
+#[test]
+fn reclaim_visits_at_most_the_requested_frames() {
+    let world = with(ReclaimPolicy::Clock);
+    let file = world.file(100);
+    fill_cache(&file);
+    let mut visited = 0;
+    let mut freed = 0;
+    for _ in 0..256 / 16 {
+        let reclaimed = world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(16));
+        assert!(reclaimed.visited <= 16, "{reclaimed:?}");
+        visited += reclaimed.visited;
+        freed += reclaimed.freed;
+    }
+    assert_eq!((visited, freed), (256, 100), "each frame was visited once");
+    drop(file);
+    world.end();
+}
+
+#[test]
+fn mapped_pages_go_from_every_process() {
+    with_each(|world| {
+        let file = world.file(8);
+        let processes = [(); 3].map(|()| world.process(Locking::default()));
+        let at: Vec<u64> = processes
+            .iter()
+            .map(|process| process.mmap(0, 8 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap())
+            .collect();
+        let mut cpu = world.machine.cpu(0);
+        for (process, at) in processes.iter().zip(&at) {
+            for page in 0..8 {
+                assert_eq!(process.load::<u64>(&mut cpu, at + page * PAGE), Ok(Disk::number(page)));
+            }
+        }
+        let freed = reclaim_all(world).freed;
+        assert_eq!((freed, cached(&file)), (8, vec![]));
+        for (process, at) in processes.iter().zip(&at) {
+            assert_eq!(process.rss().file, 0);
+            assert_eq!(process.load::<u64>(&mut cpu, at + 3 * PAGE), Ok(Disk::number(3)));
+            process.check();
+        }
+    });
+}
+
+#[test]
+fn dirty_pages_are_written_and_go_in_a_later_visit() {
+    with_each(|world| {
+        let disk = Arc::new(Mutex::new(Vec::new()));
+        struct Log(Arc<Mutex<Vec<u64>>>);
+        impl Pager<Machine> for Log {
+            fn read_page(&self, platform: &Machine, _: PageIndex, frame: Pfn) -> Result<(), IoError> {
+                platform.zero_frame(frame);
+                Ok(())
+            }
+            fn write_page(&self, _: &Machine, index: PageIndex, _: Pfn) -> Result<(), IoError> {
+                self.0.lock().unwrap().push(index.get());
+                Ok(())
+            }
+        }
+        let mapping = Mapping::new(world.engine(), Log(disk.clone()), 4 * PAGE, false).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
+        let process = world.process(Locking::default());
+        let at = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let mut cpu = world.machine.cpu(0);
+        process.store(&mut cpu, at + PAGE, 5u64).unwrap();
+        mapping.write_at(2 * PAGE, b"new").unwrap();
+        let reclaimed = reclaim_all(world);
+        let mut written = disk.lock().unwrap().clone();
+        written.sort_unstable();
+        assert_eq!((reclaimed.writing, written), (2, vec![1, 2]));
+        assert_eq!(reclaimed.freed, 2, "after their writes");
+        assert_eq!(cached(&file), [0u64; 0]);
+    });
+}
+
+#[test]
+fn anonymous_and_shared_memory_stays_without_swap() {
+    with_each(|world| {
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        anon(&process, BASE, 4);
+        fill(&process, &mut cpu, BASE, 4, 1);
+        let memfd = Mapping::memfd(world.engine(), 4 * PAGE).unwrap();
+        memfd.write_at(0, &[7; 4 * PAGE as usize]).unwrap();
+        assert_eq!(reclaim_all(world).freed, 0);
+        assert_eq!((process.rss().anon, memfd.present_pages()), (4, 4));
+        assert_filled(&process, &mut cpu, BASE, 4, 1);
+    });
+}
+
+#[test]
+fn lazily_freed_pages_go_unless_they_were_written_again() {
+    with_each(|world| {
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        anon(&process, BASE, 4);
+        fill(&process, &mut cpu, BASE, 4, 1);
+        process.madvise(BASE, 3 * PAGE, Advice::Free).unwrap();
+        process.store(&mut cpu, BASE + PAGE, 9u64).unwrap();
+        assert_eq!(reclaim_all(world).freed, 2);
+        let words: Vec<u64> = (0..4).map(|page| process.load(&mut cpu, BASE + page * PAGE).unwrap()).collect();
+        assert_eq!(words, [0, 9, 0, 4]);
+    });
+}
+
+#[test]
+fn droppable_memory_goes() {
+    with_each(|world| {
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        let flags = MapFlags::DROPPABLE | MapFlags::ANONYMOUS | MapFlags::FIXED;
+        process.mmap(BASE, 4 * PAGE, RW, flags, None, 0).unwrap();
+        fill(&process, &mut cpu, BASE, 4, 1);
+        assert_eq!(reclaim_all(world).freed, 4);
+        assert_eq!(process.load::<u64>(&mut cpu, BASE), Ok(0));
+    });
+}
+
+#[test]
+fn locked_pages_stay() {
+    with_each(|world| {
+        let (file, process) = (world.file(8), world.process(Locking::default()));
+        let at = process.mmap(0, 8 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let other = world.process(Locking::default());
+        let elsewhere = other.mmap(0, 8 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        other.madvise(elsewhere, 8 * PAGE, Advice::PopulateRead).unwrap();
+        process.mlock2(at, 3 * PAGE, LockFlags::empty()).unwrap();
+        let reclaimed = reclaim_all(world);
+        assert_eq!((reclaimed.freed, cached(&file)), (5, vec![0, 1, 2]));
+        assert_eq!(process.rss().file, 3);
+        process.munlock(at, 3 * PAGE).unwrap();
+        assert_eq!(reclaim_all(world).freed, 3);
+    });
+}
+
+#[test]
+fn pinned_pages_stay() {
+    with_each(|world| {
+        let (file, process) = (world.file(4), world.process(Locking::default()));
+        let at = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let pins = process.pin_user_pages(at, 2, PinFlags::empty()).unwrap();
+        process.madvise(at, 4 * PAGE, Advice::PopulateRead).unwrap();
+        let reclaimed = reclaim_all(world);
+        assert_eq!((reclaimed.freed, cached(&file)), (2, vec![0, 1]));
+        drop(pins);
+        assert_eq!(reclaim_all(world).freed, 2);
+    });
+}
+
+#[test]
+fn request_for_some_frames_takes_only_them() {
+    with_each(|world| {
+        let files = [world.file(8), world.file(8)];
+        files.iter().for_each(|file| fill_cache(file));
+        let process = world.process(Locking::default());
+        let at = process.mmap(0, 8 * PAGE, R, MapFlags::SHARED, Some(&files[1]), 0).unwrap();
+        process.madvise(at, 8 * PAGE, Advice::PopulateRead).unwrap();
+        let wanted: Vec<Pfn> = (0..8).map(|page| process.frame_at(at + page * PAGE).unwrap()).collect();
+        let only = |pfn| wanted.contains(&pfn);
+        let freed = world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).only(&only)).freed;
+        assert_eq!((freed, cached(&files[0]).len(), cached(&files[1]).len()), (8, 8, 0));
+    });
+}
+
+#[test]
+fn pages_in_use_stay_longer_than_pages_read_once() {
+    with_each(|world| {
+        let (hot, once) = (world.file(16), world.file(64));
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        let at = process.mmap(0, 16 * PAGE, R, MapFlags::SHARED, Some(&hot), 0).unwrap();
+        let touch = |cpu: &mut Vcpu| {
+            // A CPU sets the accessed bit of an entry only without a cached translation.
+            [Prot::empty(), R].into_iter().for_each(|prot| process.mprotect(at, 16 * PAGE, prot).unwrap());
+            (0..16).for_each(|page| assert!(process.load::<u64>(cpu, at + page * PAGE).is_ok()));
+        };
+        touch(&mut cpu);
+        // Both files are used, but only `hot` again and again.
+        let mut byte = [0];
+        for round in 0..64 {
+            once.mapping().read_at(round * PAGE, &mut byte).unwrap();
+            touch(&mut cpu);
+            if round % 8 == 7 {
+                world.engine().reclaim(&ReclaimRequest::pages(8).visits(512));
+                assert_eq!(cached(&hot).len(), 16, "round {round}: {:?}", cached(&hot));
+            }
+        }
+        assert!(cached(&once).len() < 32, "{:?}", cached(&once));
+    });
+}
+
+/// A policy that records its calls, and evicts pages of files that have age 2.
+#[derive(Debug, Default)]
+struct Recorder {
+    steps: Mutex<Vec<(PageKind, u8)>>,
+    swept: Mutex<Vec<u64>>,
+}
+
+impl Policy for Recorder {
+    fn step(&self, kind: PageKind, age: Age, _: &Tested) -> Step {
+        self.steps.lock().unwrap().push((kind, age.number()));
+        match age.number() {
+            0 | 1 => Step::Keep(Age::new(age.number() + 1)),
+            _ => Step::Test,
+        }
+    }
+
+    fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict {
+        assert!(!accessed);
+        if kind == PageKind::File { Verdict::Evict } else { Verdict::Keep(age) }
+    }
+
+    fn swept(&self, population: &Population) {
+        self.swept.lock().unwrap().push(population.of(PageKind::File));
+    }
+}
+
+#[test]
+fn policy_of_the_embedder_sees_each_page_with_its_age() {
+    let recorder: &'static Recorder = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(recorder));
+    let file = world.file(3);
+    fill_cache(&file);
+    let memfd = Mapping::memfd(world.engine(), PAGE).unwrap();
+    memfd.write_at(0, b"shared").unwrap();
+    let one_visit = || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256));
+    for age in [0, 1, 2] {
+        let freed = one_visit().freed;
+        let mut steps = std::mem::take(&mut *recorder.steps.lock().unwrap());
+        steps.sort_unstable_by_key(|(kind, _)| *kind as usize);
+        let file = (PageKind::File, age);
+        assert_eq!(steps, [(PageKind::Shared, age), file, file, file]);
+        assert_eq!(freed, if age == 2 { 3 } else { 0 });
+    }
+    one_visit();
+    assert_eq!(*recorder.swept.lock().unwrap(), [3, 3, 0], "pages that are left after each visit");
+    // A new page begins without an age.
+    file.mapping().fill(PageIndex::ZERO).unwrap();
+    recorder.steps.lock().unwrap().clear();
+    one_visit();
+    assert!(recorder.steps.lock().unwrap().contains(&(PageKind::File, 0)));
+    drop((file, memfd));
+    world.end();
+}
+
+#[test]
+fn file_that_ends_during_reclaim_is_freed() {
+    with_each(|world| {
+        let file = Mapping::new(world.engine(), Sink, 8 * PAGE, false).unwrap();
+        (0..8).for_each(|page| file.fill(PageIndex::new(page)).unwrap());
+        file.write_back(PageRange::ALL).unwrap();
+        drop(file);
+        assert_eq!(reclaim_all(world).freed, 0);
+        let zeroes = Mapping::new(world.engine(), Zeroes, 2 * PAGE, true).unwrap();
+        zeroes.write_at(0, b"kept").unwrap();
+        assert_eq!(reclaim_all(world).freed, 0, "shared memory has no other copy");
+    });
+}
