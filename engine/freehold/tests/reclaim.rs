@@ -340,3 +340,42 @@ fn file_that_ends_during_reclaim_is_freed() {
         assert_eq!(reclaim_all(world).freed, 0, "shared memory has no other copy");
     });
 }
+
+/// A policy that evicts every page of a file, and records refaults.
+#[derive(Debug, Default)]
+struct Refaults(Mutex<Vec<u64>>);
+
+impl Policy for Refaults {
+    fn step(&self, _: PageKind, age: Age, _: &Tested) -> Step {
+        if age == Age::new(9) { Step::Skip } else { Step::Test }
+    }
+
+    fn tested(&self, _: PageKind, _: Age, _: bool) -> Verdict {
+        Verdict::Evict
+    }
+
+    fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
+        assert_eq!(kind, PageKind::File);
+        self.0.lock().unwrap().push(distance);
+        Age::new(9)
+    }
+}
+
+#[test]
+fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
+    let refaults: &'static Refaults = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(refaults));
+    let file = world.file(2);
+    fill_cache(&file);
+    assert_eq!(reclaim_all(&world).freed, 2);
+    let other = world.file(40);
+    fill_cache(&other);
+    assert_eq!(*refaults.0.lock().unwrap(), [0u64; 0], "new pages are no refaults");
+    assert_eq!(reclaim_all(&world).freed, 40);
+    file.mapping().fill(PageIndex::new(1)).unwrap();
+    other.mapping().fill(PageIndex::new(39)).unwrap();
+    assert_eq!(*refaults.0.lock().unwrap(), [42, 40], "evictions since the call that evicted the page");
+    assert_eq!(reclaim_all(&world).freed, 0, "both pages have the age of a refault");
+    drop((file, other));
+    world.end();
+}

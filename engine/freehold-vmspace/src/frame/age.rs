@@ -88,6 +88,13 @@ impl Frame {
         self.word.load(Relaxed) & AGAIN != 0 && self.word.fetch_and(!AGAIN, Relaxed) & AGAIN != 0
     }
 
+    /// Sets the age of a page that no other task can find yet.
+    #[inline]
+    pub fn set_first_age(&self, age: u8) {
+        let word = self.index.load(Relaxed);
+        self.index.store(word & !u64::from(u8::MAX) | u64::from(age), Relaxed);
+    }
+
     /// Sets the age of a page. Does nothing if the record has changed since `seen` was read.
     #[inline]
     pub fn set_age(&self, seen: Glance, age: u8) {

@@ -138,7 +138,7 @@ impl<P: Platform> Engine<P> {
             CommittedMemory::try_new(config.overcommit)?,
             config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,
             config.shared_blocks,
-            ReclaimState::try_new(config.reclaim)?,
+            ReclaimState::try_new(config.reclaim, &memory.platform().frames())?,
             config.file_rmap,
             file_stats,
         );

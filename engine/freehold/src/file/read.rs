@@ -281,6 +281,7 @@ impl<P: Platform> Mapping<P> {
         let marked = mark.belongs_to(index);
         let charge = self.charge_pages(PageCount::ONE)?;
         let pfn = self.files().memory().alloc_cache(self.cache_page(), index)?;
+        self.note_refault(index, pfn);
         let begun = self.cache_word(pages_stay, index).map(|word| reading::begin(word, pfn, 0, marked));
         if let Ok(true) = begun {
             if marked {
@@ -292,6 +293,15 @@ impl<P: Platform> Mapping<P> {
         }
         self.files().memory().put_frame(pfn);
         begun.map(|_| None).map_err(FillError::from)
+    }
+
+    /// Gives a new page the age of a page that was evicted recently, if reclaim has evicted it. Another task
+    /// cannot find the page yet.
+    fn note_refault(&self, index: PageIndex, pfn: Pfn) {
+        if let Some(age) = self.files().reclaim.refaulted(self.key(), index) {
+            let frame = self.files().platform().frame(pfn);
+            frame.set_first_age(age.byte());
+        }
     }
 
     /// Starts reads of `pages`, none of which is in the cache, into the frames of `run`. The pages will be a
@@ -449,6 +459,7 @@ impl<P: Platform> Mapping<P> {
         let (memory, platform) = (self.files().memory(), self.files().platform());
         let charge = self.charge_pages(PageCount::ONE)?;
         let pfn = memory.alloc_cache(self.cache_page(), index)?;
+        self.note_refault(index, pfn);
         let word = self.cache_word(&pages_stay, index).inspect_err(|_| memory.put_frame(pfn))?;
         platform.write_frame(pfn, 0, contents);
         platform.frame(pfn).set_dirty();

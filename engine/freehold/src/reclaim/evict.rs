@@ -95,6 +95,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     /// Adds an unmapped page to the pages that are dropped together.
     fn collect(&mut self, mapping: Counted<Mapping<P>>, index: PageIndex, reclaimed: &mut Reclaimed) {
+        self.engine.files().reclaim.add_ghost(mapping.key(), index);
         match &mut self.run {
             Some((last, pages)) if Counted::ptr_eq(last, &mapping) && pages.end == index => {
                 pages.end = index + 1;

@@ -22,6 +22,7 @@ mod collapse;
 mod direct;
 mod discard;
 mod drop_clean;
+mod evict;
 mod explore;
 mod failure;
 mod file_moves;

@@ -5,6 +5,7 @@
 
 mod clock;
 mod generations;
+mod ghosts;
 pub(crate) mod policy;
 mod two_lists;
 
@@ -20,6 +21,8 @@ use freehold_sync::{
     },
 };
 use generations::Generations;
+use ghosts::Ghosts;
+use freehold_vmspace::PageIndex;
 use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
 use two_lists::TwoLists;
 
@@ -47,11 +50,18 @@ pub(crate) struct ReclaimState<P: Platform> {
     found: [[AtomicU64; Age::COUNT]; PageKind::COUNT],
     /// Number of pages evicted so far: the clock by which refault distances are measured.
     evicted: AtomicU64,
+    /// The evicted pages of files.
+    ghosts: Ghosts,
 }
 
 impl<P: Platform> ReclaimState<P> {
     /// Creates the state of an engine without pages.
-    pub fn try_new(policy: ReclaimPolicy) -> Result<Self, NoMemory> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    pub fn try_new(policy: ReclaimPolicy, memory: &Range<Pfn>) -> Result<Self, NoMemory> {
+        let ghosts = Ghosts::try_new(memory.end.get().saturating_sub(memory.start.get()))?;
         let policy = match policy {
             ReclaimPolicy::Clock => Chosen::Clock(Clock),
             ReclaimPolicy::TwoLists => Chosen::TwoLists(TwoLists::default()),
@@ -61,7 +71,8 @@ impl<P: Platform> ReclaimState<P> {
         let counts = || [(); Age::COUNT].map(|()| AtomicU64::new(0));
         let found = [(); PageKind::COUNT].map(|()| counts());
         let rests = PerCpu::try_new(|_| AtomicU64::new(0))?;
-        Ok(ReclaimState { policy, rests, hand: AtomicU64::new(0), found, evicted: AtomicU64::new(0) })
+        let [hand, evicted] = [(); 2].map(|()| AtomicU64::new(0));
+        Ok(ReclaimState { policy, rests, hand, found, evicted, ghosts })
     }
 
     /// Returns the policy.
@@ -139,8 +150,19 @@ impl<P: Platform> ReclaimState<P> {
         }
     }
 
-    /// Returns the number of pages evicted so far.
-    pub fn evicted(&self) -> u64 {
-        self.evicted.load(Relaxed)
+    /// Records that page `index` of the file with this key is evicted.
+    pub fn add_ghost(&self, file: usize, index: PageIndex) {
+        self.ghosts.insert(file, index.get(), self.evicted.load(Relaxed));
+    }
+
+    /// Returns the age of a page that enters the cache of the file with this key again. Returns `None` if no
+    /// eviction of the page is known.
+    pub fn refaulted(&self, file: usize, index: PageIndex) -> Option<Age> {
+        let evicted = self.evicted.load(Relaxed);
+        if evicted == 0 {
+            return None;
+        }
+        let distance = self.ghosts.take(file, index.get(), evicted)?;
+        Some(self.policy().refaulted(PageKind::File, distance))
     }
 }

@@ -1,0 +1,114 @@
+//! Which pages of files were evicted, and when: a table of fingerprints (Linux: shadow entries).
+//!
+//! A page of a file that is read again after its eviction is a *refault*. Its *distance* is the number of
+//! pages that were evicted in between. The table has one slot for each two frames of memory. A hash of the
+//! page gives the slot of the page and a tag. The slot has the tag and the time of the eviction. A later
+//! eviction with the same slot replaces it, so the table needs no locks and never grows. A refault is missed
+//! if its slot was replaced. A page with the slot and the tag of another page is a wrong hint, once in 4096
+//! such pages.
+
+use crate::error::NoMemory;
+use allocator_api2::{alloc::AllocError, boxed::Box, vec::Vec};
+use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// Number of bits of a slot that hold the time. The other bits hold the tag.
+const TIME_BITS: u32 = 20;
+const TIMES: u32 = 1 << TIME_BITS;
+
+/// The table of the evicted pages of an engine.
+pub(super) struct Ghosts {
+    /// The slots; 0 if empty. Their number is a power of two, or there are none. Each word is read and written
+    /// on its own.
+    slots: Box<[AtomicU32]>,
+    /// Number of evictions in a unit of time, as a power of two. All of memory has at most a quarter of the
+    /// times, so that distances up to four times memory are exact to a unit.
+    unit: u32,
+}
+
+impl Ghosts {
+    /// Creates an empty table for a memory of this number of frames.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    pub fn try_new(frames: u64) -> Result<Self, NoMemory> {
+        let len = if frames == 0 { 0 } else { (frames / 2).next_power_of_two() as usize };
+        let mut slots = Vec::new();
+        slots.try_reserve_exact(len).map_err(|_| AllocError)?;
+        slots.extend((0..len).map(|_| AtomicU32::new(0)));
+        let unit = frames.next_power_of_two().ilog2().saturating_sub(TIME_BITS - 2);
+        Ok(Ghosts { slots: slots.into_boxed_slice(), unit })
+    }
+
+    /// Returns the slot and the tag of a page.
+    fn place(&self, file: usize, index: u64) -> Option<(&AtomicU32, u32)> {
+        // Mixes all bits of both numbers into the upper half (the multiplier is 2^64 divided by the golden
+        // ratio, made odd).
+        let mixed = (file as u64 ^ index.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let slot = self.slots.get((mixed >> 32) as usize & self.slots.len().wrapping_sub(1))?;
+        Some((slot, (mixed as u32 >> TIME_BITS).max(1) << TIME_BITS))
+    }
+
+    /// Records that page `index` of the file with this key was evicted, as eviction number `now`.
+    pub fn insert(&self, file: usize, index: u64, now: u64) {
+        if let Some((slot, tag)) = self.place(file, index) {
+            // Relaxed, here and below: a hint without other data.
+            slot.store(tag | (now >> self.unit) as u32 % TIMES, Relaxed);
+        }
+    }
+
+    /// Forgets the eviction of a page that is read again. Returns the number of evictions since then, or
+    /// `None` if no eviction of the page is known.
+    pub fn take(&self, file: usize, index: u64, now: u64) -> Option<u64> {
+        let (slot, tag) = self.place(file, index)?;
+        let found = slot.load(Relaxed);
+        if found & !(TIMES - 1) != tag {
+            return None;
+        }
+        slot.store(0, Relaxed);
+        let units = ((now >> self.unit) as u32).wrapping_sub(found) % TIMES;
+        Some(u64::from(units) << self.unit)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
+mod tests {
+    use super::{Ghosts, TIMES};
+
+    #[test]
+    fn distance_is_the_number_of_evictions_since_then() {
+        let ghosts = Ghosts::try_new(1 << 10).unwrap();
+        ghosts.insert(0x1000, 7, 100);
+        assert_eq!(ghosts.take(0x1000, 8, 130), None);
+        assert_eq!(ghosts.take(0x2000, 7, 130), None);
+        assert_eq!(ghosts.take(0x1000, 7, 130), Some(30));
+        assert_eq!(ghosts.take(0x1000, 7, 130), None, "forgotten");
+        // The times wrap.
+        ghosts.insert(0x1000, 7, u64::from(TIMES) - 1);
+        assert_eq!(ghosts.take(0x1000, 7, u64::from(TIMES) + 4), Some(5));
+    }
+
+    #[test]
+    fn distances_of_a_large_memory_are_rounded_to_units() {
+        let ghosts = Ghosts::try_new(1 << 22).unwrap();
+        let unit = 1 << ghosts.unit;
+        ghosts.insert(0x1000, 7, 5 * unit);
+        assert_eq!(ghosts.take(0x1000, 7, (4 << 22) + 5 * unit), Some(4 << 22));
+    }
+
+    #[test]
+    fn most_evictions_of_half_a_memory_are_found() {
+        let ghosts = Ghosts::try_new(1 << 12).unwrap();
+        (0..1 << 10).for_each(|index| ghosts.insert(0x1000, index, index));
+        let found = (0..1 << 10).filter(|&index| ghosts.take(0x1000, index, 1 << 10) == Some((1 << 10) - index));
+        assert!(found.count() > 700, "three quarters of the slots are left");
+    }
+
+    #[test]
+    fn memory_without_frames_has_no_table() {
+        let ghosts = Ghosts::try_new(0).unwrap();
+        ghosts.insert(0x1000, 7, 1);
+        assert_eq!(ghosts.take(0x1000, 7, 2), None);
+    }
+}
