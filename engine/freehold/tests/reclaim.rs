@@ -7,7 +7,9 @@ use freehold::{
     PageIndex, PageRange,
     call::{Advice, LockFlags},
     file::Zeroes,
-    reclaim::{Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict},
+    reclaim::{
+        Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict,
+    },
     remote::PinFlags,
 };
 use std::sync::{Arc, Mutex};
@@ -182,7 +184,8 @@ fn lazily_freed_pages_go_unless_they_were_written_again() {
         process.madvise(BASE, 3 * PAGE, Advice::Free).unwrap();
         process.store(&mut cpu, BASE + PAGE, 9u64).unwrap();
         assert_eq!(reclaim_all(world).freed, 2);
-        let words: Vec<u64> = (0..4).map(|page| process.load(&mut cpu, BASE + page * PAGE).unwrap()).collect();
+        let words: Vec<u64> =
+            (0..4).map(|page| process.load(&mut cpu, BASE + page * PAGE).unwrap()).collect();
         assert_eq!(words, [0, 9, 0, 4]);
     });
 }

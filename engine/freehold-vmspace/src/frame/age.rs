@@ -1,29 +1,19 @@
 //! The age of a page: a small number that memory reclaim stores in the record of the page's frame.
 //!
-//! The age has the low byte of the word `index`, so a page that is made or moved gets the age [`NEW`] by the
-//! store that sets its place. A fault does no other work for reclaim. `reclaim/` of `freehold` reads the
-//! records of all frames in the order of their numbers, without locks and without references.
+//! The age is the high byte of the word of the flags. The store that makes a page clears it, so a new page has
+//! the age 0, and a fault does no work for reclaim. `reclaim/` of `freehold` reads the records of all frames in
+//! the order of their numbers, without locks and without references.
 //!
-//! | record of | low byte of `index` |
-//! | --- | --- |
-//! | a free frame | 0 |
-//! | a page that reclaim has not seen yet | [`NEW`] |
-//! | another page | the age that reclaim set last |
-//! | a free huge page of a pool | a part of the link to the next one |
-//!
-//! Reclaim changes the age by a compare-and-swap of the whole word. The word of a page is never 0, so this
+//! Reclaim changes the age by a compare-and-swap of the whole word. The word of a page is never 0, so the change
 //! fails for a frame that was freed since the word was read. If the frame holds another page with the same
-//! index by then, that page gets the age of the old one, which is a wrong hint and does no harm.
+//! flags and age by then, that page gets the age of the old one. A plain store of a flag may restore the old
+//! age. Both are wrong hints and do no harm.
 
 use super::{AGAIN, ANON, CACHED, EXCLUSIVE, FAILED, Frame, HUGETLB, ONCE, RssKind, SECRET, kind_of, pin};
-use crate::PageIndex;
 use freehold_sync::atomic::Ordering::Relaxed;
 
-/// The age of a page that reclaim has not seen yet.
-pub const NEW: u8 = 1;
-
-/// Number of bits of `index` that hold the age.
-const BITS: u32 = 8;
+/// The first bit of the age in the word.
+const SHIFT: u32 = 24;
 
 /// The part of a record that reclaim reads.
 #[doc(hidden)]
@@ -31,23 +21,15 @@ const BITS: u32 = 8;
 pub struct Glance {
     /// The kind of the page.
     pub kind: RssKind,
-    /// The age of the page.
+    /// The age of the page; 0 if reclaim has not set it.
     pub age: u8,
-    /// The word `index`, to [change](Frame::set_age) the age.
-    seen: u64,
+    /// The word of the flags, to [change](Frame::set_age) the age.
+    seen: u32,
 }
 
-/// Returns the word `index` of a page that reclaim has not seen yet.
-#[inline]
-pub(super) fn word_of(index: PageIndex) -> u64 {
-    index.get() << BITS | u64::from(NEW)
-}
-
-/// Returns the page index in the word `index` of a page. Positions of anonymous pages may have wrapped below
-/// zero, so the sign is kept.
-#[inline]
-pub(super) fn index_of(word: u64) -> PageIndex {
-    PageIndex::new((word as i64 >> BITS) as u64)
+/// Returns the word with another age.
+fn with_age(word: u32, age: u8) -> u32 {
+    word & ((1 << SHIFT) - 1) | u32::from(age) << SHIFT
 }
 
 #[doc(hidden)]
@@ -64,8 +46,8 @@ impl Frame {
         }
         let in_use = if word & ANON != 0 { self.maps.load(Relaxed) != 0 } else { refs & CACHED != 0 };
         let pinned = refs & !CACHED >= pin::PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE;
-        let seen = self.index.load(Relaxed);
-        (in_use && !pinned).then_some(Glance { kind: kind_of(word), age: seen as u8, seen })
+        let age = (word >> SHIFT) as u8;
+        (in_use && !pinned).then_some(Glance { kind: kind_of(word), age, seen: word })
     }
 
     /// Records that a call has read or written the page through the cache of its file. The first such access
@@ -91,18 +73,16 @@ impl Frame {
     /// Sets the age of a page that no other task can find yet.
     #[inline]
     pub fn set_first_age(&self, age: u8) {
-        let word = self.index.load(Relaxed);
-        self.index.store(word & !u64::from(u8::MAX) | u64::from(age), Relaxed);
+        self.word.store(with_age(self.word.load(Relaxed), age), Relaxed);
     }
 
-    /// Sets the age of a page. Does nothing if the record has changed since `seen` was read.
+    /// Sets the age of a page. Does nothing if the word has changed since `seen` was read.
     #[inline]
     pub fn set_age(&self, seen: Glance, age: u8) {
-        debug_assert_ne!(age, 0, "the word of a page is not zero");
-        let new = seen.seen & !u64::from(u8::MAX) | u64::from(age);
+        let new = with_age(seen.seen, age);
         if new != seen.seen {
             // Relaxed: a failure means that the page has changed. No other data depends on the age.
-            _ = self.index.compare_exchange(seen.seen, new, Relaxed, Relaxed);
+            _ = self.word.compare_exchange(seen.seen, new, Relaxed, Relaxed);
         }
     }
 }

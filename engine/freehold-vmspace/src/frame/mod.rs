@@ -18,11 +18,11 @@
 //! While a page cache holds one of the references, lookups also raise the count, without a lock: see
 //! `frame/cached.rs`.
 //!
-//! `cached.rs` has these lookups, `age.rs` has the age of a page, `lock.rs` has the lock, `pin.rs` has the pins, and `page.rs` has the values
-//! that describe a page. A new flag is a bit of `word` below, with a comment that says which lock makes it
-//! exact. [`Frame::inherit`] copies flags to another frame, and the last `put` clears all flags except
-//! `FAILED`. The record must stay at 32 bytes. `loom_tests.rs` tests the orders of the accesses
-//! (`cargo xtask loom`).
+//! `cached.rs` has these lookups, `age.rs` has the age of a page, `lock.rs` has the lock, `pin.rs` has the
+//! pins, and `page.rs` has the values that describe a page. A new flag is a bit of `word` below, with a
+//! comment that says which lock makes it exact. [`Frame::inherit`] copies flags to another frame, and the
+//! last `put` clears all flags except `FAILED`. The record must stay at 32 bytes. `loom_tests.rs` tests the
+//! orders of the accesses (`cargo xtask loom`).
 
 pub mod age;
 mod cached;
@@ -56,7 +56,7 @@ pub struct Frame {
     refs: AtomicU32,
     /// At most `refs`.
     maps: AtomicU32,
-    /// The kind and the flags, which are defined below.
+    /// The kind and the flags, which are defined below, and the [age](age) of the page.
     word: AtomicU32,
     /// The lock of the frame; see [`lock`].
     lock: WordLock,
@@ -64,8 +64,7 @@ pub struct Frame {
     /// file for a page cache. Written while only the task that makes the page can access the frame.
     /// `rmap/walk.rs` of `freehold` says how walks use the word afterwards.
     rmap: AtomicUsize,
-    /// Offset of the page, in pages, in the object that `rmap` names, and the [age](age) of the page. The
-    /// offset is written together with `rmap`.
+    /// Offset of the page, in pages, in the object that `rmap` names. Written together with `rmap`.
     index: AtomicU64,
 }
 
@@ -110,6 +109,8 @@ const LAZY: u32 = 1 << 10;
 const ONCE: u32 = 1 << 11;
 /// A call has accessed the page again since the last look of reclaim.
 const AGAIN: u32 = 1 << 12;
+/// A page of the cache of an ordinary file. With this bit, the word of a page is never 0.
+const FILE: u32 = 1 << 13;
 
 impl Frame {
     /// Announces records to the simulation's report. Does nothing in other builds. For a platform that
@@ -160,7 +161,7 @@ impl Frame {
         // Release: as in `add_map`.
         self.maps.store(1, Release);
         self.word.store(ANON | EXCLUSIVE, Relaxed);
-        self.index.store(age::word_of(index), Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release pairs with the acquire in `rmap`: a task that reads the address sees the object at that
         // address.
         self.rmap.store(rmap, Release);
@@ -177,9 +178,9 @@ impl Frame {
     #[inline]
     pub fn init_cache(&self, kind: CachePage, index: PageIndex) {
         self.refs.store(1, Relaxed);
-        let shmem = if kind.shmem { SHMEM } else { 0 };
+        let shmem = if kind.shmem { SHMEM } else { FILE };
         self.word.store(if kind.secret { shmem | SECRET } else { shmem }, Relaxed);
-        self.index.store(age::word_of(index), Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
         self.rmap.store(kind.rmap, Release);
     }
@@ -199,16 +200,17 @@ impl Frame {
         self.refs.store(1, Relaxed);
         // The reservation is restored once, with the frame that becomes free first.
         self.word.store(old.word.load(Relaxed) & !RESTORE, Relaxed);
-        self.index.store(old.index.load(Relaxed), Relaxed);
+        let (rmap, index) = old.rmap();
+        self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
-        self.rmap.store(old.rmap.load(Acquire), Release);
+        self.rmap.store(rmap, Release);
     }
 
     /// Gives the page another rmap word after it has moved within its address space. The caller holds the
     /// frame's lock and the locks of both tables concerned.
     #[inline]
     pub fn set_rmap(&self, AnonPage { rmap, index, .. }: AnonPage) {
-        self.index.store(age::word_of(index), Relaxed);
+        self.index.store(index.get(), Relaxed);
         // Release: as in `init_anon`.
         self.rmap.store(rmap, Release);
     }
@@ -222,7 +224,7 @@ impl Frame {
     /// Returns the rmap word and the page offset.
     #[inline]
     pub fn rmap(&self) -> (usize, PageIndex) {
-        (self.rmap.load(Acquire), age::index_of(self.index.load(Relaxed)))
+        (self.rmap.load(Acquire), PageIndex::new(self.index.load(Relaxed)))
     }
 
     /// Takes a reference for one step of a task. A reference that may be kept must be refused if there are

@@ -137,13 +137,15 @@ impl<P: Platform> Engine<P> {
             Hugetlb::try_new(stats()?, stats()?)?,
             CommittedMemory::try_new(config.overcommit)?,
             config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,
-            config.shared_blocks,
             ReclaimState::try_new(config.reclaim, &memory.platform().frames())?,
             config.file_rmap,
             file_stats,
         );
-        let files =
-            Counted::try_new(files.with_readahead(config.readahead).with_dirty_limit(config.dirty_limit))?;
+        let files = files
+            .with_shared_blocks(config.shared_blocks)
+            .with_readahead(config.readahead)
+            .with_dirty_limit(config.dirty_limit);
+        let files = Counted::try_new(files)?;
         let engine = Counted::try_new(Engine {
             slab,
             reader_slots,

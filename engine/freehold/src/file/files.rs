@@ -36,7 +36,8 @@ pub struct Files<P: Platform> {
     shared_blocks: AtomicU64,
     /// The counters that tasks sleep on while a page of a file is being read. Atomic, without a lock.
     pub(super) reads: Turns,
-    /// Where reclaim is, and its policy. Words of its own.
+    /// The policy of reclaim, and the place that it has reached. Words that are read and written on their
+    /// own.
     pub(crate) reclaim: ReclaimState<P>,
     /// Initial maximum of readahead of each file, in pages.
     pub(super) readahead: u32,
@@ -84,18 +85,16 @@ impl<P: Platform> Files<P> {
         hugetlb: Hugetlb<P>,
         committed: CommittedMemory<P>,
         kept: Option<CommittedMemory<P>>,
-        shared_blocks: SharedBlocks,
         reclaim: ReclaimState<P>,
         file_rmap: FileRmap,
         lock_stats: Option<Counted<LockStats<P>>>,
     ) -> Self {
-        let shared_blocks = AtomicU64::new(shared_blocks.word());
         Files {
             list: FileList::new(),
             hugetlb,
             committed,
             kept,
-            shared_blocks,
+            shared_blocks: AtomicU64::new(SharedBlocks::default().word()),
             reads: Turns::new(),
             reclaim,
             readahead: 0,
@@ -104,6 +103,12 @@ impl<P: Platform> Files<P> {
             lock_stats,
             memory,
         }
+    }
+
+    /// Sets the block sizes that shared memory gets; the default sizes before.
+    pub(crate) fn with_shared_blocks(self, blocks: SharedBlocks) -> Self {
+        self.set_shared_blocks(blocks);
+        self
     }
 
     /// Sets the initial maximum of readahead of each file, in pages; 0 before.

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Consecutive pages of a file are dropped together. Every step checks under its own lock that the page is
-//! still in the frame and may go, so tasks that use the page meanwhile only keep it.
+//! still in the frame and may go. A task that begins to use the page between two steps keeps it.
 
 use super::sweep::Reclaimed;
 use crate::{
@@ -89,12 +89,12 @@ impl<'e, P: Platform> Evictor<'e, P> {
             reclaimed.writing += begun;
             return Evicted::Kept;
         }
-        self.collect(mapping, index, reclaimed);
+        self.drop_later(mapping, index, reclaimed);
         Evicted::Gone
     }
 
     /// Adds an unmapped page to the pages that are dropped together.
-    fn collect(&mut self, mapping: Counted<Mapping<P>>, index: PageIndex, reclaimed: &mut Reclaimed) {
+    fn drop_later(&mut self, mapping: Counted<Mapping<P>>, index: PageIndex, reclaimed: &mut Reclaimed) {
         self.engine.files().reclaim.add_ghost(mapping.key(), index);
         match &mut self.run {
             Some((last, pages)) if Counted::ptr_eq(last, &mapping) && pages.end == index => {

@@ -11,9 +11,9 @@
 //! | anonymous memory, shared memory | stays: there is no swap yet |
 //! | locked, pinned, secret, of a pool, or a frame of storage | stays |
 //!
-//! A page has no place in a list. Its age is in the record of its frame, and a fault sets it by the store that
-//! sets the page's place, so reclaim costs faults nothing (`frame/age.rs` of `freehold-vmspace`). Tasks that
-//! reclaim at the same time take different chunks of memory, and share one cache line per chunk.
+//! A page has no place in a list. Its age is in the record of its frame, and a fault sets it by the store
+//! that sets the page's place, so reclaim costs faults nothing (`frame/age.rs` of `freehold-vmspace`). Tasks
+//! that reclaim at the same time take different chunks of memory, and share one cache line per chunk.
 //!
 //! Reclaim waits for no lock: a page whose locks are taken stays until the next visit. It holds no lock while
 //! a pager works. It may be called where no lock of the engine is held, in particular in

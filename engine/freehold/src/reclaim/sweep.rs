@@ -4,11 +4,7 @@ use super::{
     evict::{Evicted, Evictor},
     state::policy::{Age, PageKind, Population, Step, Tested, Verdict},
 };
-use crate::{
-    Pfn,
-    engine::Engine,
-    platform::Platform,
-};
+use crate::{Pfn, engine::Engine, platform::Platform};
 use core::{fmt, ops::Range};
 use freehold_vmspace::{RssKind, frame::age::Glance};
 
@@ -96,11 +92,11 @@ impl<P: Platform> Engine<P> {
     /// droppable.
     ///
     /// For an embedder that is short of memory: it calls this function in
-    /// [`Platform::memory_short`](crate::platform::Platform::memory_short), and from a task of its own when
+    /// [`Platform::memory_short`], and from a task of its own when
     /// little memory is free. Several CPUs may reclaim at a time. Some of the freed frames may stay on the
     /// free list of the calling CPU; see [`trim`](Self::trim).
     ///
-    /// The call visits the frames of [`Platform::frames`](crate::platform::Platform::frames) in a cycle that
+    /// The call visits the frames of [`Platform::frames`] in a cycle that
     /// all calls share. It ends early when it has visited `request.visits` frames, and returns what it has
     /// reclaimed.
     ///

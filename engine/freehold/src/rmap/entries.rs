@@ -154,9 +154,9 @@ impl<P: Platform> Engine<P> {
         count.ok_or(PageError::Contended)
     }
 
-    /// Returns true if the page in `pfn` was used since the last call: an entry was used, or a call has read or
-    /// written the page through the cache. Returns `None` if the rmap lock is taken, or if the frame holds no
-    /// page.
+    /// Returns true if the page in `pfn` was used since the last call: an entry was used, or a call has read
+    /// or written the page through the cache. Returns `None` if the rmap lock is taken, or if the frame holds
+    /// no page.
     ///
     /// # Locks
     ///

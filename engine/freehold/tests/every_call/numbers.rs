@@ -14,6 +14,7 @@ use freehold::{
     file::{Frames, Segment, Special, Zeroes},
     hugetlb::HugePageSize,
     nommu::{NoMmuSpace, Regions},
+    reclaim::ReclaimRequest,
     remote::{AccessMode, IoVec, PinFlags},
     report::QueryFlags,
     uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
@@ -272,6 +273,7 @@ const OF_ENGINES: &[OfEngines] = &[
         e.set_overcommit(Overcommit::Always);
     }),
     ("drop_clean", |e, a, _| _ = e.drop_clean(a)),
+    ("reclaim", |e, a, b| _ = e.reclaim(&ReclaimRequest::pages(a).visits(b.min(1 << 16)))),
     ("resize_huge_pool", |e, a, b| {
         let size = HugePageSize::Mib2;
         e.huge_pool(size).set_overcommit(a);

@@ -27,8 +27,8 @@ use freehold_machine::{Machine, Mmu, exempt};
 use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
 use std::{
-    ops::Range,
     cell::{Cell, RefCell},
+    ops::Range,
     ptr::NonNull,
     sync::{
         Arc, Mutex,

@@ -16,6 +16,7 @@ use freehold::{
     },
     hugetlb::HugePageSize,
     platform::Platform,
+    reclaim::ReclaimRequest,
     space::{AddressSpace, Prot},
 };
 use freehold_machine::Machine;
@@ -171,7 +172,8 @@ fn by_frame(stage: &mut Stage, v: &mut Values<'_>) -> bool {
     let engine = &stage.engine;
     let known = space.frame_at(v.addr()).filter(|_| v.below(4) != 0);
     let pfn = known.unwrap_or_else(|| Pfn::new(if v.bit() { v.wild() } else { v.word() % 8192 }));
-    match v.below(9) {
+    match v.below(10) {
+        9 => engine.reclaim(&ReclaimRequest::pages(v.pages()).visits(v.word())).freed > 0,
         7 => engine.drop_clean(v.pages()) > 0,
         8 => {
             engine.trim();

@@ -17,8 +17,8 @@ const TIMES: u32 = 1 << TIME_BITS;
 
 /// The table of the evicted pages of an engine.
 pub(super) struct Ghosts {
-    /// The slots; 0 if empty. Their number is a power of two, or there are none. Each word is read and written
-    /// on its own.
+    /// The slots; 0 if empty. Their number is a power of two, or there are none. Each word is read and
+    /// written on its own.
     slots: Box<[AtomicU32]>,
     /// Number of evictions in a unit of time, as a power of two. All of memory has at most a quarter of the
     /// times, so that distances up to four times memory are exact to a unit.
@@ -54,7 +54,7 @@ impl Ghosts {
     pub fn insert(&self, file: usize, index: u64, now: u64) {
         if let Some((slot, tag)) = self.place(file, index) {
             // Relaxed, here and below: a hint without other data.
-            slot.store(tag | (now >> self.unit) as u32 % TIMES, Relaxed);
+            slot.store(tag | ((now >> self.unit) as u32 % TIMES), Relaxed);
         }
     }
 
@@ -101,7 +101,8 @@ mod tests {
     fn most_evictions_of_half_a_memory_are_found() {
         let ghosts = Ghosts::try_new(1 << 12).unwrap();
         (0..1 << 10).for_each(|index| ghosts.insert(0x1000, index, index));
-        let found = (0..1 << 10).filter(|&index| ghosts.take(0x1000, index, 1 << 10) == Some((1 << 10) - index));
+        let found =
+            (0..1 << 10).filter(|&index| ghosts.take(0x1000, index, 1 << 10) == Some((1 << 10) - index));
         assert!(found.count() > 700, "three quarters of the slots are left");
     }
 

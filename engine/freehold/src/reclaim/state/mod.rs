@@ -9,8 +9,8 @@ mod ghosts;
 pub(crate) mod policy;
 mod two_lists;
 
-use clock::Clock;
 use crate::{error::NoMemory, platform::Platform};
+use clock::Clock;
 use core::ops::Range;
 use freehold_pagetable::Pfn;
 use freehold_sync::{
@@ -20,9 +20,9 @@ use freehold_sync::{
         Ordering::{AcqRel, Relaxed},
     },
 };
+use freehold_vmspace::PageIndex;
 use generations::Generations;
 use ghosts::Ghosts;
-use freehold_vmspace::PageIndex;
 use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
 use two_lists::TwoLists;
 

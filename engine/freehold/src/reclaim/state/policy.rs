@@ -1,16 +1,15 @@
 //! The interface between the mechanism of reclaim and its policies: [`Policy`].
 //!
-//! The mechanism (`reclaim/sweep.rs`) visits the frames of memory in the order of their numbers, in a cycle. A
-//! policy decides from the kind and the [`Age`] of each page whether the mechanism tests the page, and from
+//! The mechanism (`reclaim/sweep.rs`) visits the frames of memory in the order of their numbers, in a cycle.
+//! A policy decides from the kind and the [`Age`] of each page whether the mechanism tests the page, and from
 //! the result of the test whether the page goes. The mechanism checks whether a page can go at all. A policy
 //! therefore decides only the order in which pages go, and the proportion of the kinds.
 //!
 //! `clock.rs`, `two_lists.rs` and `generations.rs` are the policies of this crate. An embedder supplies its
-//! own by [`ReclaimPolicy::Custom`]. A policy is called by several CPUs at a time, so its state is atomic. Its
-//! functions are called without locks of the engine, except [`refaulted`](Policy::refaulted).
+//! own by [`ReclaimPolicy::Custom`]. A policy is called by several CPUs at a time, so its state is atomic.
+//! Its functions are called without locks of the engine, except [`refaulted`](Policy::refaulted).
 
 use core::fmt;
-use freehold_vmspace::frame::age::NEW;
 
 /// The kind of a page, for reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -57,12 +56,12 @@ impl Age {
 
     /// Returns the age that the record of a frame has as this byte.
     pub(crate) fn of(byte: u8) -> Self {
-        Age(byte.saturating_sub(NEW).min(Self::COUNT as u8 - 1))
+        Age(byte.min(Self::COUNT as u8 - 1))
     }
 
     /// Returns the byte of this age in the record of a frame.
     pub(crate) fn byte(self) -> u8 {
-        self.0 + NEW
+        self.0
     }
 }
 

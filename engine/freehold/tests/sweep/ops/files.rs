@@ -9,6 +9,7 @@ use freehold::{
     error::Errno,
     file::{FileAdvice, Frames, Seals, Segment, Special},
     hugetlb::HugePageSize,
+    reclaim::ReclaimRequest,
     rmap::{MigrateError, OfflineError},
 };
 
@@ -87,6 +88,10 @@ pub const OPS: &[Op] = &[
     op("Engine::drop_clean", "drop_clean of any files", |s| Ok(s.world.engine().drop_clean(u64::MAX)))
         .needs_nothing(),
     op("AddressSpace::trim", "trim of a space", |s| done(|| s.process.trim())).needs_nothing(),
+    op("Engine::reclaim", "reclaim", |s| {
+        Ok(s.world.engine().reclaim(&ReclaimRequest::pages(u64::MAX)).freed)
+    })
+    .needs_nothing(),
     op("Engine::trim", "trim", |s| done(|| s.world.engine().trim())).needs_nothing(),
     op("Mapping::truncate", "truncate", |s| filled(file(s).truncate(3 * s.unit))).needs_nothing(),
     op("Mapping::truncate", "truncate inside a page", |s| filled(file(s).truncate(10 * s.unit + 8))),
