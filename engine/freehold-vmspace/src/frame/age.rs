@@ -1,13 +1,13 @@
 //! The age of a page: a small number that memory reclaim stores in the record of the page's frame.
 //!
-//! The age is the high byte of the word of the flags. The store that makes a page clears it, so a new page has
-//! the age 0, and a fault does no work for reclaim. `reclaim/` of `freehold` reads the records of all frames in
-//! the order of their numbers, without locks and without references.
+//! The age is the high byte of the word of the flags. The store that makes a page clears it, so a new page
+//! has the age 0, and a fault does no work for reclaim. `reclaim/` of `freehold` reads the records of all
+//! frames in the order of their numbers, without locks and without references.
 //!
-//! Reclaim changes the age by a compare-and-swap of the whole word. The word of a page is never 0, so the change
-//! fails for a frame that was freed since the word was read. If the frame holds another page with the same
-//! flags and age by then, that page gets the age of the old one. A plain store of a flag may restore the old
-//! age. Both are wrong hints and do no harm.
+//! Reclaim changes the age by a compare-and-swap of the whole word. The word of a page is never 0, so the
+//! change fails for a frame that was freed since the word was read. If the frame holds another page with the
+//! same flags and age by then, that page gets the age of the old one. A plain store of a flag may restore the
+//! old age. Both are wrong hints and do no harm.
 
 use super::{AGAIN, ANON, CACHED, EXCLUSIVE, FAILED, Frame, HUGETLB, ONCE, RssKind, SECRET, kind_of, pin};
 use freehold_sync::atomic::Ordering::Relaxed;
