@@ -9,15 +9,18 @@
 //! read does not take the content lock. No task waits for a pager while it holds the lock, because a
 //! truncation needs the lock to remove a page whose read hangs: a step that needs an absent page returns
 //! [`Stop::Absent`], and [`with_content`](Mapping::with_content) releases the lock, reads the page, and
-//! starts again. A removal of pages that are being written waits in the same way ([`Stop::Writing`]). A write
-//! of a whole page does not read it.
+//! starts again. A removal of pages that are being written waits in the same way ([`Stop::Writing`]), and so
+//! does a write to a page that the pager is discarding ([`Stop::Removals`]). A write of a whole page does not
+//! read it.
 //!
 //! A write must publish the size after the bytes, because a reader that sees the new size reads them without
 //! a lock. `tests/files/mapped.rs` tests reads and writes together with mappings.
 
 use super::{
     cache::{lookup::CachedPage, radix::Stay},
+    kinds::direct::Named,
     mapping::{FillError, Mapping},
+    removal::{Removal, Until},
 };
 use crate::{
     PAGE_SIZE,
@@ -38,6 +41,10 @@ pub(in crate::file) enum Stop {
     Writing(PageRange),
     /// The pager must first permit changes of these pages.
     Guarded(PageRange),
+    /// A state of other removals must first end.
+    Removals(Until),
+    /// The storage must first name the frame of this page of a direct file.
+    Unnamed(PageIndex),
     /// The operation fails.
     Failed(FillError),
 }
@@ -46,6 +53,16 @@ impl<E: Into<FillError>> From<E> for Stop {
     fn from(error: E) -> Self {
         Stop::Failed(error.into())
     }
+}
+
+/// The state of an operation that holds the content lock in each of its attempts.
+pub(in crate::file) struct Attempts<'m, P: Platform> {
+    /// The rounds in which memory was short.
+    pub shortage: ShortageRounds,
+    /// The removal of pages, if the operation is one.
+    pub removal: Removal<'m, P>,
+    /// The frame that the storage of a direct file has named last.
+    named: Option<Named>,
 }
 
 impl<P: Platform> Mapping<P> {
@@ -160,49 +177,72 @@ impl<P: Platform> Mapping<P> {
             return Err(FillError::BeyondEnd);
         }
         let mut done = 0;
-        let written = self.with_content(|shortage| {
+        let written = self.with_content(|attempts| {
             self.may_change()?;
             // These pages stay in the cache until the end of the write, which is therefore not interrupted by
             // another write.
             let _kept = self.keep_parts(offset + done as u64, &data[done..])?;
             while done < data.len() {
-                done += self.write_part(offset + done as u64, &data[done..])?;
-                shortage.progressed();
+                done += self.write_part(offset + done as u64, &data[done..], attempts.named)?;
+                attempts.shortage.progressed();
             }
             Ok(())
         });
         if done == 0 { written.map(|()| 0) } else { Ok(done) }
     }
 
-    /// Calls `step` with the content lock held for writing. If `step` needs a page that is absent, or removes
-    /// pages that are being written, releases the lock, reads the page or waits for the writes, and calls
-    /// `step` again. If `step` finds no memory, releases the lock, asks the platform and calls `step` again.
-    /// `step` has then changed nothing, or continues behind its change. It reports progress in its argument.
+    /// Calls `step` with the content lock held for writing. If `step` must wait for something, releases the
+    /// lock, waits, and calls `step` again. If `step` finds no memory, releases the lock, asks the platform
+    /// and calls `step` again. `step` has then changed nothing, or continues behind its change. It reports
+    /// progress in its argument. A removal of pages is announced only while it waits for writes.
     ///
     /// # Errors
     ///
     /// Fails with the error of `step`, or if the page cannot be read.
-    pub(in crate::file) fn with_content<R>(
-        &self,
-        mut step: impl FnMut(&mut ShortageRounds) -> Result<R, Stop>,
+    pub(in crate::file) fn with_content<'m, R>(
+        &'m self,
+        mut step: impl FnMut(&mut Attempts<'m, P>) -> Result<R, Stop>,
     ) -> Result<R, FillError> {
-        let (mut rounds, mut shortage) = (Rounds::new(), ShortageRounds::new());
+        let (shortage, removal) = (ShortageRounds::new(), Removal::new(self));
+        let (mut attempts, mut rounds) = (Attempts { shortage, removal, named: None }, Rounds::new());
         loop {
             let content = self.content.write();
-            let stop = match step(&mut shortage) {
+            let stop = match step(&mut attempts) {
                 Ok(done) => return Ok(done),
                 Err(stop) => stop,
             };
             drop(content);
-            let ready = match stop {
-                Stop::Absent(index) => self.try_fill(index),
-                Stop::Guarded(pages) => self.ask_to_write(pages),
-                Stop::Writing(pages) => self.wait_for_writes(pages).map_err(FillError::from),
-                Stop::Failed(error) => Err(error),
-            };
-            match (ready, stop) {
-                (Ok(()), _) | (Err(FillError::BeyondEnd), Stop::Absent(_)) => rounds.again::<P>()?,
-                (Err(error), _) => self.again_when_short(&mut shortage, error)?,
+            let again = self.resolve(stop, &mut attempts).and_then(|()| Ok(rounds.again::<P>()?));
+            if let Err(error) = again {
+                attempts.named.into_iter().for_each(|named| self.discard_beyond(named.index));
+                return Err(error);
+            }
+        }
+    }
+
+    /// Does what an operation needs before it can continue. The caller holds no lock.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the operation fails.
+    fn resolve<'m>(&'m self, stop: Stop, attempts: &mut Attempts<'m, P>) -> Result<(), FillError> {
+        let removal = &mut attempts.removal;
+        if !matches!(stop, Stop::Writing(_)) {
+            removal.withdraw();
+        }
+        let ready = match stop {
+            Stop::Absent(index) => self.try_fill(index),
+            Stop::Guarded(pages) => self.ask_to_write_then(pages, || removal.announce()),
+            Stop::Writing(pages) => self.wait_for_writes(pages).map_err(FillError::from),
+            Stop::Removals(until) => self.wait_for_removals(until).map_err(FillError::from),
+            Stop::Unnamed(index) => self.name_frame(index).map(|named| attempts.named = Some(named)),
+            Stop::Failed(error) => Err(error),
+        };
+        match (ready, stop) {
+            (Ok(()), _) | (Err(FillError::BeyondEnd), Stop::Absent(_)) => Ok(()),
+            (Err(error), _) => {
+                attempts.removal.withdraw();
+                self.again_when_short(&mut attempts.shortage, error)
             }
         }
     }
@@ -228,8 +268,9 @@ impl<P: Platform> Mapping<P> {
         Ok(kept)
     }
 
-    /// Writes the part of `data` that fits into one page. The caller holds `content` for writing.
-    fn write_part(&self, at: u64, data: &[u8]) -> Result<usize, Stop> {
+    /// Writes the part of `data` that fits into one page. `named` is the frame of a new page of a direct
+    /// file. The caller holds `content` for writing.
+    fn write_part(&self, at: u64, data: &[u8], named: Option<Named>) -> Result<usize, Stop> {
         let start = at % PAGE_SIZE;
         let len = data.len().min((PAGE_SIZE - start) as usize);
         let (size, end) = (self.size(), at + len as u64);
@@ -240,9 +281,9 @@ impl<P: Platform> Mapping<P> {
         self.check_permits(at, data.len() as u64)?;
         let charge = self.charge_growth(size, end.max(size))?;
         let (index, data) = (PageIndex::of_byte(at), &data[..len]);
-        let whole = len as u64 == PAGE_SIZE && self.waits_for_pager();
+        let whole = len as u64 == PAGE_SIZE && self.waits_for_pager() && !self.is_direct();
         while !(whole && self.get_any(index).is_none() && self.put_whole_page(index, data)?) {
-            let Some(page) = self.page_to_write(index, whole)? else { continue };
+            let Some(page) = self.page_to_write(index, whole, named)? else { continue };
             let platform = self.files().platform();
             platform.frame(*page).mark_accessed();
             platform.write_frame(*page, start as usize, data);
@@ -259,14 +300,19 @@ impl<P: Platform> Mapping<P> {
 
     /// Returns a page, which may lie beyond the current end of the file. Returns `None` if the page is absent
     /// and will be overwritten as a whole. The caller holds `content` for writing.
-    fn page_to_write(&self, index: PageIndex, whole: bool) -> Result<Option<CachedPage<'_, P>>, Stop> {
+    fn page_to_write(
+        &self,
+        index: PageIndex,
+        whole: bool,
+        named: Option<Named>,
+    ) -> Result<Option<CachedPage<'_, P>>, Stop> {
         loop {
             match self.get_any(index) {
                 Some(page) => return Ok(Some(page)),
                 None if whole => return Ok(None),
                 None if index < self.end() && self.waits_for_pager() => return Err(Stop::Absent(index)),
                 None if index < self.end() => self.try_fill(index)?,
-                None => self.fill_new(index)?,
+                None => self.fill_new(index, named)?,
             }
         }
     }

@@ -42,7 +42,8 @@ const LOOKS: u64 = if CHECKED { 2 } else { 1 << 13 };
 
 /// The state of a file's write-back.
 pub(crate) struct Dirty {
-    /// The right to search and clear the marks. Held briefly; no other lock is taken under it.
+    /// The right to search and clear the marks, and the removals that are under way. Held briefly; no other
+    /// lock is taken under it.
     marks: SpinLock<Marks>,
     /// The number of late stores at the last examination of all frames.
     late_seen: AtomicU64,
@@ -132,6 +133,14 @@ impl<P: Platform> Mapping<P> {
     /// Acquires the right to search the marks.
     pub(in crate::file) fn marks(&self) -> SpinGuard<'_, Marks, P> {
         self.dirty.marks.lock()
+    }
+
+    /// Returns the number of removals of pages so far. It does not change while the caller holds
+    /// `invalidate`.
+    pub(in crate::file) fn removals(&self) -> u64 {
+        // Relaxed: the invalidate lock orders the changes. `before_discards` needs only that the number is
+        // older than its look at the list.
+        self.dirty.removals.load(Relaxed)
     }
 
     /// Clears the dirty marks of pages that were removed. The caller holds `invalidate` for writing.

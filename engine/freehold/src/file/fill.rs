@@ -24,8 +24,10 @@ use crate::{
         CachedPage, FillError, LOST, MAX_BYTES, Mapping, NewPage, Word,
         cache::reading::State,
         contents::Stop,
+        kinds::direct::Named,
         read::{Look, Start},
         readahead::{Mark, Readahead, Window},
+        removal::only,
         zero,
     },
     platform::Platform,
@@ -76,12 +78,16 @@ impl<P: Platform> Mapping<P> {
         state: Option<&Readahead>,
         window: &dyn Fn() -> Window,
     ) -> Result<(), FillError> {
-        let mut rounds = Rounds::new();
+        let (mut rounds, mut named) = (Rounds::new(), None);
         loop {
             let pages_stay = self.stay_to_fill(index)?;
             let size = self.size();
             let end = PageIndex::new(self.pages_of(size));
             if index >= end {
+                drop(pages_stay);
+                if named.is_some() {
+                    self.discard_beyond(index);
+                }
                 return Err(FillError::BeyondEnd);
             }
             if let Some(huge) = &self.huge {
@@ -93,7 +99,11 @@ impl<P: Platform> Mapping<P> {
                     }
                 }
             } else if self.is_direct() {
-                return self.fill_direct(&pages_stay, index, size - index.byte());
+                if self.fill_direct(&pages_stay, index, size - index.byte(), named)? {
+                    return Ok(());
+                }
+                drop(pages_stay);
+                named = Some(self.name_frame(index)?);
             } else if self.pager().reads_zeroes() {
                 return self.fill_zeroes(&pages_stay, index);
             } else {
@@ -148,6 +158,9 @@ impl<P: Platform> Mapping<P> {
         loop {
             let Ok(pages_stay) = self.invalidate.read_killable() else { return };
             let rest = PageRange::new(at, pages.end.min(self.end()));
+            if self.is_discarding(rest) {
+                return;
+            }
             let mut absent = rest.into_iter().filter(|page| self.look(&pages_stay, *page) == Look::Vacant);
             let Some(index) = absent.next() else { return };
             at = index + 1;
@@ -200,6 +213,7 @@ impl<P: Platform> Mapping<P> {
     /// ```
     pub fn reserve(&self, index: PageIndex) -> Result<(), FillError> {
         self.with_content(|_| {
+            self.check_discards(only(index))?;
             if index < self.end() {
                 return match self.waits_for_pager() {
                     true if self.has_page(index) => Ok(()),
@@ -213,7 +227,7 @@ impl<P: Platform> Mapping<P> {
             if index.get() > MAX_BYTES / PAGE_SIZE {
                 return Err(FillError::BeyondEnd.into());
             }
-            self.fill_new(index)?;
+            self.fill_new(index, None)?;
             // Relaxed: guarded by `content`.
             self.reserved_end.fetch_max(index.get() + 1, Relaxed);
             Ok(())
@@ -263,12 +277,16 @@ impl<P: Platform> Mapping<P> {
 
     /// Like [`fill`](Self::fill), for a page beyond the end of the file that the caller is about to make part
     /// of the file. The page starts as zeroes. The caller holds `content` for writing.
-    pub(super) fn fill_new(&self, index: PageIndex) -> Result<(), FillError> {
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Stop::Unnamed` if the file is direct and `named` is not the current frame of the page.
+    pub(super) fn fill_new(&self, index: PageIndex, named: Option<Named>) -> Result<(), Stop> {
         let pages_stay = self.stay_to_fill(index)?;
-        if self.is_direct() {
-            return self.fill_direct(&pages_stay, index, 0);
+        if !self.is_direct() {
+            return Ok(self.fill_zeroes(&pages_stay, index)?);
         }
-        self.fill_zeroes(&pages_stay, index)
+        if self.fill_direct(&pages_stay, index, 0, named)? { Ok(()) } else { Err(Stop::Unnamed(index)) }
     }
 
     /// Adds a page of zeroes, unless the cache already has the page.

@@ -73,7 +73,7 @@ impl<P: Platform> Mapping<P> {
     /// The invalidate lock for writing; then for reading, until the value is dropped.
     pub(crate) fn lay_out_and_stay(&self) -> Result<PagesStay<'_, P>, FillError> {
         loop {
-            let lock = self.invalidate.write();
+            let lock = self.write_to_fill(PageRange::ALL)?;
             let pages = PageRange::new(PageIndex::ZERO, self.end());
             let empty = self.is_absent(Stay::locked(&lock), pages);
             let applies = self.is_shmem() && self.huge.is_none() && !pages.is_empty();
@@ -122,7 +122,7 @@ impl<P: Platform> Mapping<P> {
                     filled => filled?,
                 }
             }
-            let lock = self.invalidate.write_killable()?;
+            let lock = self.write_to_fill(page)?;
             match self.look(&lock, index) {
                 Look::Lost => return Err(FillError::Lost),
                 Look::Vacant if self.pager().reads_zeroes() => break,

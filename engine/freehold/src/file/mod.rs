@@ -5,6 +5,7 @@
 //! | `object.rs` | [`Object`]: the kind of memory that a VMA maps |
 //! | `open_file.rs`, `mapping.rs` | an open file; a file's pages and the rules for adding and removing them |
 //! | `fill.rs`, `remove.rs` | adding pages to the cache; removing pages from it |
+//! | `removal.rs` | what other tasks do while a removal waits for the pager |
 //! | `read.rs`, `request.rs` | requests to read pages from the backing store; the pages of a request |
 //! | `readahead/` | reads of pages that a program needs soon |
 //! | `write.rs`, `dirty.rs` | requests to write pages; the rule by which write-back finds dirty pages |
@@ -42,6 +43,7 @@ mod pager;
 mod permit;
 mod read;
 mod readahead;
+mod removal;
 mod remove;
 mod request;
 mod sealing;

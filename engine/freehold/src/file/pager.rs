@@ -2,11 +2,10 @@
 //! the pager of shared memory.
 //!
 //! `read.rs` makes requests to read pages, `write.rs` and `change/write_back.rs` make requests to write
-//! pages, and pass them to the pager without a lock. `permit.rs` asks for permissions without a lock. The
-//! other functions are called with a lock of the file held: `kinds/direct.rs` gets frames of storage,
-//! `remove.rs` discards pages and asks for their release, and `mapping.rs` announces a new size. Such a call
-//! delays truncation of this file but no other file. A pager may sleep, except in `release` and `resized`. A
-//! new function of the trait needs a default body, because embedders implement the trait.
+//! pages, and pass them to the pager without a lock. `permit.rs` asks for permissions, `removal.rs` discards
+//! pages, and `kinds/direct.rs` gets frames of storage, without a lock. Two functions are called with a lock
+//! of the file held and must not sleep: `remove.rs` asks for the release of pages, and `mapping.rs` announces
+//! a new size. A new function of the trait needs a default body, because embedders implement the trait.
 //! `tests/munmap/hooks.rs` tests pagers that call the engine. `tests/files/reads.rs` and
 //! `tests/files/writes.rs` test pagers that hang or complete their requests later.
 
@@ -32,11 +31,11 @@ impl core::error::Error for IoError {}
 /// A pager implements [`read_page`](Self::read_page), or [`read`](Self::read) to get requests that it can
 /// complete later. In the same way, it implements [`write_page`](Self::write_page) or [`write`](Self::write).
 ///
-/// No lock of an address space is held when the engine calls a pager. No lock at all is held during these
-/// four functions and [`make_writable`](Self::make_writable). During the other functions the invalidate lock
-/// or the content lock of the file is held, so they must not call an address space, whose locks come before
-/// those of files. With debug assertions the lock order is checked and such a call panics (hazard C-6). No
-/// lock is held when a pager is dropped.
+/// No lock of the engine is held when a pager is called or dropped, with two exceptions: during
+/// [`release`](Self::release) the invalidate lock of the file is held, and during
+/// [`resized`](Self::resized) its content lock. These two functions must not sleep, and must not call an
+/// address space, whose locks come before those of files. With debug assertions the lock order is checked and
+/// such a call panics (hazard C-6).
 ///
 /// # Examples
 ///
@@ -104,6 +103,10 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// wait. A write that never ends delays only the removal of its pages. Pages that are not complete when
     /// the request is dropped fail.
     ///
+    /// A truncation or a hole that waits for a write holds back new writes of all its pages. The completion
+    /// of a write must therefore not depend on a [`write_back`](crate::file::Mapping::write_back) of other
+    /// pages of the file.
+    ///
     /// The default implementation calls [`write_page`](Self::write_page) for each page.
     fn write(&self, mut request: WriteRequest<P>) {
         while let Some((index, frame)) = request.next_page() {
@@ -141,7 +144,10 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
 
     /// Returns the storage frame that *is* the page `index` (DAX) of a [direct](crate::file::Mapping::direct)
     /// file. If the storage has no such page yet, allocates a page filled with zeroes. May be called
-    /// concurrently for one page, and again after [`discard`](Self::discard).
+    /// concurrently for one page, and again after [`discard`](Self::discard), but not during a discard of the
+    /// page. If pages are discarded during the call, the result is not used, and the storage is asked again.
+    ///
+    /// No lock is held. The call may sleep; only the tasks that need this page wait.
     ///
     /// Only the first of the returned frames is used. [`Platform::frame`] must have a record of the frame,
     /// and no other page may use it. The frame belongs to the page until `discard`, or until the pager is
@@ -205,16 +211,23 @@ pub trait Pager<P: Platform>: Send + Sync + 'static {
     /// Records a new size of the file in bytes, before tasks can see it. Called for each change of the size
     /// by [`write_at`](crate::file::Mapping::write_at), [`truncate`](crate::file::Mapping::truncate) and
     /// allocation, in the order of the changes, so that the file system and the engine always agree on the
-    /// last size. The pages that a smaller size cuts off are discarded afterwards.
+    /// last size. The pages that a smaller size cuts off are discarded afterwards. The file may have grown
+    /// again by then.
     ///
     /// The call must not sleep: the content lock is held for writing.
     fn resized(&self, size: u64) {
         let _ = size;
     }
 
-    /// Discards whole pages that were cut off or punched out. From now on the pages read as zeroes. Requests
-    /// for the pages that were made earlier may be incomplete; their contents are ignored. For a direct file,
-    /// no page table, TLB or transfer uses their frames any more, so the storage may reuse the frames.
+    /// Discards whole pages that were cut off or punched out. After the call the pages read as zeroes, also
+    /// those that are part of the file again. Requests for the pages that were made earlier may be
+    /// incomplete; their contents are ignored. For a direct file, no page table, TLB or transfer uses their
+    /// frames any more, so the storage may reuse the frames.
+    ///
+    /// No lock is held, and the call may sleep. Until it returns, the truncation or the hole does not return,
+    /// and none of the pages is read, written, permitted to change or asked for by
+    /// [`direct_access`](Self::direct_access). All other pages of the file are usable. Another truncation of
+    /// the file may call the function at the same time, also for some of the same pages.
     fn discard(&self, pages: PageRange) {
         let _ = pages;
     }

@@ -14,7 +14,7 @@
 //! The dirty mark of the page (`cache/marks.rs`) is the permission. It ends when a write of the page begins,
 //! or when the page is removed. A page without a frame can have a permission too: it is about to be written
 //! as a whole. If a removal came between the question and the mark, the pager may have lost what it has
-//! reserved, so it is asked again.
+//! reserved, so it is asked again. It is not asked about a page that it is discarding (`removal.rs`).
 //!
 //! An operation looks under a lock that keeps the permission until its store is recorded:
 //!
@@ -34,14 +34,11 @@
 //! [`ask_to_write`](Mapping::ask_to_write). `tests/files/permits.rs` tests every path, and the mutations that
 //! begin with `permit-` (`xtask/mutants`) remove the protections.
 
-use super::{FillError, Mapping, Stay, contents::Stop};
+use super::{FillError, Mapping, Stay, contents::Stop, removal::Until};
 use crate::{PAGE_SIZE, platform::Platform, wait::Rounds};
 use freehold_sync::{
     RwSemReadGuard,
-    atomic::{
-        Ordering::{Relaxed, SeqCst},
-        fence,
-    },
+    atomic::{Ordering::SeqCst, fence},
     rank,
 };
 use freehold_vmspace::{PageIndex, PageRange};
@@ -107,10 +104,15 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails with `Stop::Guarded` if the first page has no permission.
+    /// Fails with `Stop::Guarded` if the first page has no permission, and with `Stop::Removals` if the first
+    /// page is being discarded.
     pub(super) fn check_permits(&self, at: u64, bytes: u64) -> Result<(), Stop> {
         let first = PageIndex::of_byte(at);
-        if bytes == 0 || self.permits_stores(&P::rcu_read(), first) {
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.check_discards(PageRange::one(first))?;
+        if self.permits_stores(&P::rcu_read(), first) {
             return Ok(());
         }
         let end = PageIndex::new(at.saturating_add(bytes).div_ceil(PAGE_SIZE));
@@ -129,16 +131,32 @@ impl<P: Platform> Mapping<P> {
     /// The locks of `write_back`, and after the call of the pager the invalidate lock for reading, killably.
     /// The caller holds no lock.
     pub(super) fn ask_to_write(&self, pages: PageRange) -> Result<(), FillError> {
+        self.ask_to_write_then(pages, || ())
+    }
+
+    /// Like [`ask_to_write`](Self::ask_to_write). Calls `before_marks` when the pager has agreed, before the
+    /// pages are marked.
+    pub(super) fn ask_to_write_then(
+        &self,
+        pages: PageRange,
+        mut before_marks: impl FnMut(),
+    ) -> Result<(), FillError> {
         let mut rounds = Rounds::new();
         self.throttle()?;
         while self.guards_writes() {
-            // Relaxed, here and below: the invalidate lock orders removals and the second look.
-            let removals = self.dirty.removals.load(Relaxed);
+            // The pager would lose the permission of a page in the discard that is under way.
+            let (asked, removals) = self.before_discards(pages);
+            if asked.is_empty() {
+                self.wait_for_removals(Until::Discarded(PageRange::one(pages.start)))?;
+                rounds.again::<P>()?;
+                continue;
+            }
             rank::holds_none::<P>();
-            self.pager().make_writable(pages)?;
+            self.pager().make_writable(asked)?;
             let pages_stay = self.invalidate.read_killable()?;
-            if self.dirty.removals.load(Relaxed) == removals {
-                return pages.into_iter().try_for_each(|index| self.permit(&pages_stay, index));
+            if self.removals() == removals {
+                before_marks();
+                return asked.into_iter().try_for_each(|index| self.permit(&pages_stay, index));
             }
             drop(pages_stay);
             rounds.again::<P>()?;

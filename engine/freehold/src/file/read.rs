@@ -271,13 +271,16 @@ impl<P: Platform> Mapping<P> {
 
     /// Allocates a frame for a page and marks the page as being read into the frame. Counts the page. The
     /// page gets `mark` if it is the first page that may. Returns `None` if the cache has the page or a read
-    /// of it.
+    /// of it, or if the page is being discarded.
     fn begin_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
         mark: &mut Mark,
     ) -> Result<Option<Pfn>, FillError> {
+        if self.is_discarding(PageRange::one(index)) {
+            return Ok(None);
+        }
         let marked = mark.belongs_to(index);
         let charge = self.charge_pages(PageCount::ONE)?;
         let pfn = self.files().memory().alloc_cache(self.cache_page(), index)?;
@@ -481,9 +484,9 @@ impl<P: Platform> Mapping<P> {
         Ok(true)
     }
 
-    /// Returns true if absent pages are read from a pager that may wait.
+    /// Returns true if absent pages are read from a pager that may wait, or if it names their frames.
     pub(crate) fn waits_for_pager(&self) -> bool {
-        self.huge.is_none() && !self.is_direct() && !self.pager().reads_zeroes()
+        self.huge.is_none() && (self.is_direct() || !self.pager().reads_zeroes())
     }
 
     /// Returns the counter that tasks sleep on while the page `index` is being read.

@@ -160,8 +160,9 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Removes whole pages from the cache, and calls `unmap` to remove them from page tables. The caller
-    /// holds `content` and `invalidate` for writing and has published the size. Afterwards, the caller tells
-    /// the pager to discard the pages, unless the storage has lost them already.
+    /// holds `content` and `invalidate` for writing and has published the size. The caller has begun a
+    /// discard of the pages ([`begin_discard`](Self::begin_discard)), unless the storage has lost them
+    /// already.
     pub(in crate::file) fn cut(
         &self,
         pages_go: &RwSemWriteGuard<'_, P>,
@@ -201,8 +202,9 @@ impl<P: Platform> Mapping<P> {
         Ok(self.huge.as_ref().map_or(Ok(()), |huge| huge.prepare_cut::<P>())?)
     }
 
-    /// Removes all pages of a file that no VMA maps any more, and sets the size to 0. Needs no memory: the
-    /// cut covers all offsets and therefore splits no run of reservations.
+    /// Removes all pages of shared memory that no VMA maps any more, and sets the size to 0. The memory has
+    /// no backing store. Needs no memory: the cut covers all offsets and therefore splits no run of
+    /// reservations.
     ///
     /// # Locks
     ///
@@ -216,9 +218,6 @@ impl<P: Platform> Mapping<P> {
         self.cut(&pages_go, pages, Copies::Go, |_| {
             debug_assert!(false, "a VMA maps memory that is being cleared")
         });
-        if !pages.is_empty() {
-            self.pager().discard(pages);
-        }
     }
 
     /// Verifies the tree of VMAs. If the invalidate lock is free, also verifies the count of cached pages,

@@ -12,6 +12,7 @@
 //! | a write of a page begins: the page loses the dirty mark | unchanged, because it is being written |
 //! | the write ends | - 1 |
 //! | a removal clears the dirty marks of pages | - the number of marks |
+//! | an announced removal ends, so that writes may begin (`removal.rs`) | unchanged, but sleepers are woken |
 //!
 //! A page that is dirty again while it is being written counts twice. The check and the mark are separate
 //! steps, so each task can exceed the limit by one page. The count is kept only if there is a limit.
@@ -19,7 +20,7 @@
 //! | access | pairs with | so that |
 //! | --- | --- | --- |
 //! | sleeper: counts itself, fence, examines the count of pages | end of a write: subtracts a page, fence, examines the number of sleepers | the task does not sleep, or is woken |
-//! | sleeper: loads `ended` (acquire) before it examines the count | waker: increments `ended` (release), then wakes | a wake between the two is not lost |
+//! | sleeper: loads `ended` (acquire) before it tries to begin writes and examines the count | waker: increments `ended` (release), then wakes | a wake between the two is not lost |
 //!
 //! `permit.rs` calls [`throttle`](Mapping::throttle) before it asks the pager, with no lock held.
 //! `tests/files/throttle.rs` tests the bound, and the mutations `throttle-*` (`xtask/mutants`) remove its
@@ -92,17 +93,30 @@ impl Throttle {
         }
     }
 
-    /// Sleeps until a write ends, unless the file is not full.
+    /// Wakes the tasks that wait, because writes that a removal has held back may begin.
+    pub fn end_hold<H: Host>(&self) {
+        if self.limit != u64::MAX {
+            // Release: as in `subtract`. The number changes also without a sleeper: a task that is about to
+            // sleep has found no write that may begin.
+            self.ended.fetch_add(1, Release);
+            // Pairs with the fence in `wait`.
+            fence(SeqCst);
+            if self.sleepers.load(Relaxed) != 0 {
+                H::wake_all(&self.ended);
+            }
+        }
+    }
+
+    /// Sleeps until a write ends or a removal that holds writes back, unless the file is not full. Returns at
+    /// once if `ended` is not `seen` any more.
     ///
     /// # Errors
     ///
     /// Fails with `Killed` if a fatal signal ends the wait.
-    fn wait<H: Host>(&self) -> Result<(), Killed> {
+    fn wait<H: Host>(&self, seen: u32) -> Result<(), Killed> {
         self.sleepers.fetch_add(1, Relaxed);
-        // Pairs with the fence in `subtract`; see the module.
+        // Pairs with the fences in `subtract` and `end_hold`; see the module.
         fence(SeqCst);
-        // Acquire pairs with the release in `subtract`.
-        let seen = self.ended.load(Acquire);
         let waited = if self.is_full() { H::wait_killable(&self.ended, seen) } else { Ok(()) };
         self.sleepers.fetch_sub(1, Relaxed);
         waited
@@ -123,9 +137,12 @@ impl<P: Platform> Mapping<P> {
         let mut rounds = Rounds::new();
         while self.dirty.throttle.is_full() {
             rank::holds_none::<P>();
-            // If all pages are being written already, the end of any write makes room.
+            // Acquire pairs with the release in `subtract` and `end_hold`.
+            let seen = self.dirty.throttle.ended.load(Acquire);
+            // If all pages are being written already, the end of any write makes room. If a removal holds
+            // writes back, its end does.
             if self.start_some_writes(PageRange::ALL, self.dirty.throttle.batch())? == 0 {
-                self.dirty.throttle.wait::<P>()?;
+                self.dirty.throttle.wait::<P>(seen)?;
             }
             rounds.again::<P>()?;
         }

@@ -235,14 +235,15 @@ impl<P: Platform> Mapping<P> {
                 return Err(ProbeError::BeyondEnd);
             }
             let last = PageIndex::of_byte(offset.saturating_add(MAX_BYTES as u64 - 1));
-            let kept = [index, last].map(|index| self.waits_for_pager().then(|| self.page(index)));
+            let kept = [index, last].map(|index| self.orders_discards().then(|| self.page(index)));
             let readable = match &kept {
                 [Some(Err(error)), _] if *error != FillError::BeyondEnd => return Err(unreadable(*error)),
                 [_, Some(Err(_))] => (index + 1).byte() - offset,
                 _ => MAX_BYTES as u64,
             };
             let content = self.content.write();
-            if !self.waits_for_pager() || self.has_page(index) {
+            let has_last = || matches!(kept[1], Some(Err(_))) || self.has_page(last);
+            if !self.orders_discards() || self.has_page(index) && has_last() {
                 break (content, readable as usize, kept);
             }
             rounds.again::<P>()?;

@@ -393,8 +393,8 @@ impl Pager<Gated> for Hangs {
 }
 
 /// While the disk hangs in the read of a page, the calls that need this page wait for it, and can be killed.
-/// While the disk hangs in the removal of a page, a truncation holds the invalidate lock, and the calls that
-/// need an absent page wait for the truncation.
+/// While the disk hangs in the discard of a page that is part of the file again, the calls that need this page
+/// wait for the discard.
 #[test]
 fn call_is_killed_waiting_for_a_file_on_a_hanging_disk() {
     for reads in [true, false] {
@@ -406,7 +406,7 @@ fn call_is_killed_waiting_for_a_file_on_a_hanging_disk() {
         let disk = Hangs { asked: Mutex::new(asked), answers: Mutex::new(answers) };
         let mapping = Mapping::new(&engine, disk, Hangs::PAGES * PAGE, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/slow").unwrap();
-        let first = if reads { 0 } else { PAGE };
+        let first = if reads { 0 } else { (Hangs::PAGES - 1) * PAGE };
         space.mmap(BASE, PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), first).unwrap();
         std::thread::scope(|scope| {
             match reads {
@@ -414,6 +414,9 @@ fn call_is_killed_waiting_for_a_file_on_a_hanging_disk() {
                 false => scope.spawn(|| mapping.truncate((Hangs::PAGES - 1) * PAGE).unwrap()),
             };
             is_asked.recv().unwrap();
+            if !reads {
+                mapping.truncate(Hangs::PAGES * PAGE).unwrap();
+            }
             for (what, call) in LOOKING {
                 assert_eq!(killed_in(|| call(&space)), (Err(Errno::EINTR), true), "{what}");
             }

@@ -220,17 +220,19 @@ fn pager_records_each_new_size() {
     world.end();
 }
 
-/// A disk that drops clean pages of its own file while it reads, writes or discards pages.
+/// A disk that drops clean pages of its own file while it reads or writes pages, or is asked to release one.
 #[derive(Clone, Default)]
 struct Meddler {
     file: Arc<OnceLock<(Opened, Counted<Engine<Machine>>)>>,
     /// The numbers of pages that were dropped.
     dropped: Arc<Mutex<Vec<(u64, u64)>>>,
+    /// True if the disk drops pages only when it is asked to release one.
+    releases: bool,
 }
 
 impl Meddler {
-    fn meddle(&self) {
-        if let Some((file, engine)) = self.file.get() {
+    fn meddle(&self, releases: bool) {
+        if let Some((file, engine)) = self.file.get().filter(|_| releases == self.releases) {
             let dropped = (file.drop_clean(ALL), engine.drop_clean(u64::MAX));
             self.dropped.lock().unwrap().push(dropped);
         }
@@ -239,22 +241,38 @@ impl Meddler {
 
 impl Pager<Machine> for Meddler {
     fn read_page(&self, platform: &Machine, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
-        self.meddle();
+        self.meddle(false);
         Disk.read_page(platform, index, frame)
     }
 
     fn write_page(&self, _: &Machine, _: PageIndex, _: Pfn) -> Result<(), IoError> {
-        self.meddle();
+        self.meddle(false);
         Ok(())
     }
 
-    fn discard(&self, _: PageRange) {
-        self.meddle();
+    fn release(&self, _: PageIndex) -> bool {
+        self.meddle(true);
+        true
     }
 }
 
-/// A read and a write leave the invalidate lock free, so the other pages of the file can be dropped. The
-/// lock is held during a discard.
+/// The lock is held while the pager is asked to release a page. The pager drops no other page, and does not
+/// wait.
+#[test]
+fn drop_clean_does_not_wait_for_the_lock() {
+    let world = World::new();
+    let meddler = Meddler { releases: true, ..Meddler::default() };
+    let file = open(&world, meddler.clone(), 2, false);
+    let mapping = file.mapping();
+    [0, 1].into_iter().for_each(|page| mapping.fill(PageIndex::new(page)).unwrap());
+    assert!(meddler.file.set((file.clone(), world.engine().clone())).is_ok());
+    assert_eq!(mapping.drop_clean(ALL), 2);
+    assert_eq!(*meddler.dropped.lock().unwrap(), [(0, 0), (0, 0)]);
+    // The pager and the file refer to each other, so the world cannot be checked for leaks.
+    core::mem::forget(world);
+}
+
+/// A read and a write leave the invalidate lock free, so the other pages of the file can be dropped.
 #[test]
 fn drop_clean_skips_pages_that_are_read_or_written() {
     let world = World::new();
@@ -272,8 +290,6 @@ fn drop_clean_skips_pages_that_are_read_or_written() {
     assert_eq!(cached(), [false, false, true, false]);
     assert_eq!(mapping.fill(PageIndex::new(4)), Err(FillError::BeyondEnd));
     // The pager and the file refer to each other, so the world cannot be checked for leaks.
-    mapping.truncate(0).unwrap();
-    assert_eq!(*meddler.dropped.lock().unwrap(), [(1, 0), (1, 0), (0, 0)]);
     core::mem::forget(world);
 }
 

@@ -10,8 +10,9 @@
 //! The subjects of the files: the basic rules (`mapped.rs`), direct access (`direct.rs`), calls such as
 //! mincore and msync (`advice.rs`), seals (`seals.rs`), the cache (`drop_clean.rs`, `page_counts.rs`), sizes
 //! of the storage (`adopt_size.rs`), reads (`reads.rs`, `readahead.rs`), writes (`writes.rs`, `permits.rs`,
-//! `throttle.rs`), stores before a flush (`cached_translations.rs`), and removal without a wait for readers
-//! (`read_sections.rs`). A new way to remove pages of a file belongs in the lists of the last two files.
+//! `throttle.rs`), removals and what they wait for (`removals.rs`), stores before a flush
+//! (`cached_translations.rs`), and removal without a wait for readers (`read_sections.rs`). A new way to
+//! remove pages of a file belongs in the lists of the last two files.
 
 mod adopt_size;
 mod advice;
@@ -25,6 +26,7 @@ mod permits;
 mod read_sections;
 mod readahead;
 mod reads;
+mod removals;
 mod seals;
 mod throttle;
 mod writes;

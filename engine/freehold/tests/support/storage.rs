@@ -8,7 +8,7 @@
 
 use super::{
     Counted, File, FileAccess, ForeignFrames, IoError, Machine, Mapping, PAGE, Pager, Pfn, Platform, World,
-    foreign,
+    foreign, gate::Gate,
 };
 use freehold::{
     PageIndex, PageRange,
@@ -46,11 +46,16 @@ pub struct State {
 pub struct Storage {
     machine: Machine,
     state: Arc<Mutex<State>>,
+    /// Passed when the storage is asked for a frame.
+    pub asked: Gate,
+    /// Passed after the storage has named a frame.
+    pub named: Gate,
 }
 
 impl Storage {
     pub fn new(machine: &Machine) -> Self {
-        Storage { machine: machine.clone(), state: Arc::default() }
+        let (asked, named) = Default::default();
+        Storage { machine: machine.clone(), state: Arc::default(), asked, named }
     }
 
     pub fn state(&self) -> MutexGuard<'_, State> {
@@ -110,6 +115,24 @@ impl Storage {
         Ok(())
     }
 
+    /// Returns the frame of a page, and allocates it if the page has none.
+    fn name(&self, platform: &Machine, index: PageIndex) -> Result<ForeignFrames, IoError> {
+        let (mut state, index) = (self.state(), index.get());
+        if state.broken {
+            return Err(IoError);
+        }
+        if let Some(frame) = state.lie.or(state.frames.get(&index).copied()) {
+            return Ok(foreign(frame, 1));
+        }
+        let mut frame = [Pfn::new(0)];
+        if platform.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame) == 0 {
+            return Err(IoError);
+        }
+        platform.zero_frame(frame[0]);
+        exempt(|| state.frames.insert(index, frame[0]));
+        Ok(foreign(frame[0], 1))
+    }
+
     fn free(&self, frame: Pfn) {
         // Not even a gather, a transfer or a lookup holds the frame.
         assert!(self.machine.frame(frame).is_free(), "{frame:?} is still in use");
@@ -128,20 +151,10 @@ impl Pager<Machine> for Device {
     }
 
     fn direct_access(&self, platform: &Machine, index: PageIndex) -> Result<ForeignFrames, IoError> {
-        let (mut state, index) = (self.0.state(), index.get());
-        if state.broken {
-            return Err(IoError);
-        }
-        if let Some(frame) = state.lie.or(state.frames.get(&index).copied()) {
-            return Ok(foreign(frame, 1));
-        }
-        let mut frame = [Pfn::new(0)];
-        if platform.alloc_frames(&FrameRequest::pages(FramePurpose::File), &mut frame) == 0 {
-            return Err(IoError);
-        }
-        platform.zero_frame(frame[0]);
-        exempt(|| state.frames.insert(index, frame[0]));
-        Ok(foreign(frame[0], 1))
+        self.0.asked.pass();
+        let named = self.0.name(platform, index);
+        self.0.named.pass();
+        named
     }
 
     fn write(&self, request: WriteRequest<Machine>) {

@@ -49,6 +49,7 @@ mod readers;
 mod reads;
 mod reap;
 mod reclaim;
+mod removals;
 mod reuse;
 mod rmap;
 mod scene;

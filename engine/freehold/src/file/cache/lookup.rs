@@ -16,7 +16,11 @@ use super::{entry::Word, radix::Stay, reading};
 use crate::{
     Pfn,
     error::NoMemory,
-    file::{LOST, Mapping, cache::radix::Locked},
+    file::{
+        LOST, Mapping,
+        cache::radix::Locked,
+        removal::{Until, only},
+    },
     platform::Platform,
 };
 use core::ops::{ControlFlow, Deref};
@@ -156,11 +160,17 @@ impl<P: Platform> Mapping<P> {
         None
     }
 
-    /// Acquires the invalidate lock for reading, to add a page. If the page `index` is moving, waits first
-    /// until the move is over.
+    /// Acquires the invalidate lock for reading, to add a page. If the page `index` is moving or being
+    /// discarded, waits first until that is over. A caller that holds the content lock has called
+    /// `check_discards`, so that it does not wait for a discard.
     pub(in crate::file) fn stay_to_fill(&self, index: PageIndex) -> Result<RwSemReadGuard<'_, P>, Killed> {
         loop {
             let pages_stay = self.invalidate.read_killable()?;
+            if self.is_discarding(only(index)) {
+                drop(pages_stay);
+                self.wait_for_removals(Until::Discarded(only(index)))?;
+                continue;
+            }
             let Some(pfn) = self.moving(&pages_stay, index) else { return Ok(pages_stay) };
             drop(pages_stay);
             self.files().memory().wait_for_frame(pfn)?;

@@ -31,6 +31,7 @@
 //! mutations that begin with `marks-` (`xtask/mutants`) remove the fences and the second look one by one.
 
 use super::{Below, Leaf, Node, Radix, Stay};
+use crate::file::removal::Removals;
 use core::{
     ops::{ControlFlow, Range},
     ptr::NonNull,
@@ -42,12 +43,14 @@ use freehold_sync::atomic::{
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// The right to search and clear the marks of a file, which one task at a time has. The value behind the lock
-/// of the marks.
+/// The right to search and clear the marks of a file, which one task at a time has, and the removals that are
+/// under way. The value behind the lock of the marks.
 #[derive(Default)]
 pub(in crate::file) struct Marks {
     /// Number of leaves that searches have visited. For tests.
     pub(in crate::file) visits: u64,
+    /// The removals of pages that are under way, which hold writes back.
+    pub(in crate::file) removals: Removals,
 }
 
 /// Maximum number of leaves that one search visits, so that it holds the lock of the marks only briefly.
@@ -62,6 +65,8 @@ pub(in crate::file) struct Begun {
     pub pages: u64,
     /// Pages that are dirty again while an earlier write of them is under way. They keep both marks.
     pub again: u64,
+    /// Dirty pages whose write does not begin, because a removal of them is announced.
+    pub held: u64,
 }
 
 impl Begun {
@@ -143,7 +148,7 @@ impl Radix {
 
     /// Begins writes of the first dirty pages of `range` that are not being written, at most those of one
     /// leaf: clears their marks and marks them as being written. Also stops at a leaf with pages that are
-    /// dirty again during a write.
+    /// dirty again during a write, or whose write must not begin.
     ///
     /// The caller then removes the right to write from the entries that map the pages. Also returns the index
     /// at which the caller continues: a search that has visited [`MOST`] leaves ends early.
@@ -153,10 +158,12 @@ impl Radix {
         _: Stay<'_>,
         range: PageRange,
     ) -> (Option<Begun>, PageIndex) {
-        let found = self.search(marks, range, |base, leaf, bits| {
+        let Marks { visits, removals } = marks;
+        let found = self.search(visits, range, |base, leaf, bits| {
             let dirty = leaf.dirty.load(Relaxed) & bits;
             let again = dirty & leaf.writing.load(Relaxed);
-            let pages = dirty & !again;
+            let held = dirty & removals.held_back(base);
+            let pages = dirty & !again & !held;
             if dirty == 0 {
                 return ControlFlow::Continue(());
             }
@@ -164,7 +171,7 @@ impl Radix {
             // `set`.
             leaf.writing.fetch_or(pages, Relaxed);
             leaf.dirty.fetch_and(!pages, AcqRel);
-            ControlFlow::Break(Begun { base: PageIndex::new(base), pages, again })
+            ControlFlow::Break(Begun { base: PageIndex::new(base), pages, again, held })
         });
         // Pairs with the fence in `mark_dirty`; see the module.
         fence(SeqCst);
@@ -178,7 +185,7 @@ impl Radix {
         _: Stay<'_>,
         range: PageRange,
     ) -> (Option<PageIndex>, PageIndex) {
-        self.search(marks, range, |base, leaf, bits| {
+        self.search(&mut marks.visits, range, |base, leaf, bits| {
             // Acquire pairs with the release in `end_write`: the caller sees what the write of a page did
             // that is found not to be written any more.
             match leaf.writing.load(Acquire) & bits {
@@ -192,7 +199,7 @@ impl Radix {
     pub fn clear_dirty(&self, marks: &mut Marks, _: Stay<'_>, range: PageRange) -> u64 {
         let (mut at, mut count) = (range.start, 0);
         while at < range.end {
-            (_, at) = self.search(marks, PageRange::new(at, range.end), |_, leaf, bits| {
+            (_, at) = self.search(&mut marks.visits, PageRange::new(at, range.end), |_, leaf, bits| {
                 count += u64::from((leaf.dirty.fetch_and(!bits, Relaxed) & bits).count_ones());
                 ControlFlow::<()>::Continue(())
             });
@@ -238,10 +245,11 @@ impl Radix {
 
     /// Calls `f` with each leaf that has marks and covers a part of `range`, in ascending order: with the
     /// first index of the leaf and the bits of the range. Stops if `f` breaks, or after [`MOST`] leaves.
+    /// Counts the leaves in `visits`, a field of the caller's [`Marks`].
     /// Returns the value of `f`, and the index at which the search stopped.
     fn search<B>(
         &self,
-        marks: &mut Marks,
+        visits: &mut u64,
         range: PageRange,
         mut f: impl FnMut(u64, &Leaf, u64) -> ControlFlow<B>,
     ) -> (Option<B>, PageIndex) {
@@ -257,7 +265,7 @@ impl Radix {
                 return ControlFlow::Break((None, PageIndex::new(part.start)));
             }
             left -= 1;
-            marks.visits += 1;
+            *visits += 1;
             let base = part.start - part.start % super::FAN as u64;
             match f(base, leaf, Leaf::bits(&part)) {
                 ControlFlow::Break(found) => ControlFlow::Break((Some(found), PageIndex::new(part.end))),

@@ -116,7 +116,9 @@ impl<P: Platform> Mapping<P> {
     fn fill_block(&self, wanted: Wanted) -> Result<bool, FillError> {
         let pages_stay = self.invalidate.write_killable()?;
         let end = self.end();
-        let absent = |block: &PageRange| self.is_absent(Stay::locked(&pages_stay), *block);
+        let absent = |block: &PageRange| {
+            self.is_absent(Stay::locked(&pages_stay), *block) && !self.is_discarding(*block)
+        };
         let blocks = wanted.blocks(end).filter(|_| wanted.index < end).filter(absent);
         for block in blocks {
             let inside = PageRange::new(block.start, block.end.min(end));

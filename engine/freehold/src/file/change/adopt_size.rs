@@ -65,12 +65,12 @@ impl<P: Platform> Mapping<P> {
         if size > MAX_BYTES {
             return Err(FillError::BeyondEnd);
         }
-        self.with_content(|_| match self.size() {
+        self.with_content(|attempts| match self.size() {
             old if size > old => {
                 self.adopt_growth(old, size);
                 Ok(())
             }
-            _ => self.truncate_locked(size, Storage::Leads),
+            _ => self.truncate_locked(&mut attempts.removal, size, Storage::Leads).map(drop),
         })
     }
 

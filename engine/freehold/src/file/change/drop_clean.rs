@@ -15,10 +15,10 @@
 //! which is kept until the frame is marked as dirty.
 //!
 //! These steps run under the invalidate lock held for writing; `remove.rs` has the steps for one page
-//! (`drop_if_clean`). The call takes the lock only if it is free, because a truncation calls the pager under
-//! the lock to discard pages. A page that is being read or written stays, and its read or write goes on. A
-//! fault that needs a page that is being dropped waits for the lock, and then finds the page in the cache or
-//! reads it again.
+//! (`drop_if_clean`). The call takes the lock only if it is free, because a truncation may hold it for long,
+//! and because a pager that is asked to release a page may call this function. A page that is being read or
+//! written stays, and its read or write goes on. A fault that needs a page that is being dropped waits for
+//! the lock, and then finds the page in the cache or reads it again.
 //!
 //! The embedder calls [`Mapping::drop_clean`], and `engine/trim.rs` calls
 //! [`drop_clean_up_to`](Mapping::drop_clean_up_to) for all files. Each of the mutations `memory-drop-dirty`,

@@ -1,13 +1,16 @@
 //! Removing pages of a file that may be mapped: truncation and hole punching.
 //!
 //! ```text
+//! wait      for writes of the pages, without a lock; from the second attempt on, no further write begins
 //! publish   a truncation stores the new size; hole punching keeps the size
 //! mark      the pages are marked as leaving: later lookups do not find them
 //! zap       under the i_mmap lock, shared: clears and flushes every entry that maps one of the pages
 //! count     zaps again the pages that still have references besides the cache's
 //! drop      the cache drops its references
+//! discard   without a lock: the pager discards the pages, and none of them enters the cache before the end
 //! ```
 //!
+//! `removal.rs` describes the first and the last step. The other steps hold the content and invalidate locks.
 //! No fault can bring a page back during these steps, because filling a page waits for the invalidate lock. A
 //! fault that found the page before these steps raises the page's reference count, locks the table, and reads
 //! the word again (`mapping.rs`). If the zap locks that table later, the zap finds the entry. If the zap
@@ -23,11 +26,11 @@
 //! code calls [`is_inside`](Mapping::is_inside), which checks the size of the file. A fence in `is_inside`
 //! and a fence before the zap give the same guarantee as the count.
 //!
-//! `remove.rs` implements the steps from mark on (`cut`), and `unmap.rs` the zap. The order of the steps must
-//! not change. A new call that removes pages must use `cut`, and joins the lists in `cached_translations.rs`
-//! and `read_sections.rs` (`engine/freehold/tests/files`). `shuttle_files.rs` in `lab/freehold-machine/tests`
-//! and `shuttle_engine/files.rs` run truncation and hole punching concurrently with faults (hazards C-26,
-//! C-37).
+//! `remove.rs` implements the steps from mark to drop (`cut`), and `unmap.rs` the zap. The order of the steps
+//! must not change. A new call that removes pages must use `cut`, and joins the lists in
+//! `cached_translations.rs` and `read_sections.rs` (`engine/freehold/tests/files`). `shuttle_files.rs` in
+//! `lab/freehold-machine/tests` and `shuttle_engine/files.rs` run truncation and hole punching concurrently
+//! with faults (hazards C-26, C-37).
 
 use crate::{
     PAGE_SIZE,
@@ -36,6 +39,7 @@ use crate::{
         cache::radix::Stay,
         contents::Stop,
         mapping::{FillError, Mapping, zero},
+        removal::{Discard, Removal},
     },
     platform::Platform,
 };
@@ -71,8 +75,8 @@ impl<P: Platform> Mapping<P> {
     /// # Locks
     ///
     /// The file's content and invalidate locks for writing, its i_mmap lock for reading, and locks of page
-    /// tables one at a time. No lock is held while a page is read, or while the call waits for the end of
-    /// writes. The caller holds no lock of an address space.
+    /// tables one at a time. No lock is held while a page is read, while the call waits for the end of
+    /// writes, or while the pager discards the pages. The caller holds no lock.
     ///
     /// # Examples
     ///
@@ -95,11 +99,22 @@ impl<P: Platform> Mapping<P> {
         if self.huge.is_some() && !size.is_multiple_of(self.page_bytes()) {
             return Err(FillError::Invalid);
         }
-        self.with_content(|_| self.truncate_locked(size, Storage::Follows))
+        let gone = self
+            .with_content(|attempts| self.truncate_locked(&mut attempts.removal, size, Storage::Follows))?;
+        if let Some(gone) = gone {
+            gone.send();
+        }
+        Ok(())
     }
 
-    /// Implements [`truncate`](Self::truncate). The caller holds `content` for writing.
-    pub(super) fn truncate_locked(&self, size: u64, storage: Storage) -> Result<(), Stop> {
+    /// Implements [`truncate`](Self::truncate), except the discard, which the caller sends without a lock.
+    /// The caller holds `content` for writing.
+    pub(super) fn truncate_locked(
+        &self,
+        removal: &mut Removal<'_, P>,
+        size: u64,
+        storage: Storage,
+    ) -> Result<Option<Discard<'_, P>>, Stop> {
         let unit = self.page_bytes();
         self.may_resize(size)?;
         let old = self.size();
@@ -112,12 +127,13 @@ impl<P: Platform> Mapping<P> {
             self.zero_behind(old, size)?;
             self.publish_size(size);
             charge.keep();
-            return Ok(());
+            return Ok(None);
         }
         let gone = PageRange::new(PageIndex::new(size.div_ceil(unit)), end);
         if size == old && gone.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
+        removal.set_pages(PageRange::new(PageIndex::new(size / unit), PageIndex::END));
         let cut_within = (!size.is_multiple_of(PAGE_SIZE)).then(|| PageIndex::of_byte(size));
         let (last, pages_go) = loop {
             // The bytes that are cut off the last page must read as zeroes if the file grows again.
@@ -140,9 +156,13 @@ impl<P: Platform> Mapping<P> {
                 break (last, pages_go);
             }
         };
-        self.no_writes(&pages_go, gone)?;
+        self.no_writes(&pages_go, gone, removal)?;
         self.regions.may_lose(PageRange::new(PageIndex::new(size / unit), gone.end))?;
         self.prepare_cut()?;
+        let discard = match storage {
+            Storage::Follows => Some(self.begin_discard(&pages_go, gone)?),
+            Storage::Leads => None,
+        };
         match storage {
             Storage::Follows => self.publish_size(size),
             Storage::Leads => self.store_size(size),
@@ -152,9 +172,6 @@ impl<P: Platform> Mapping<P> {
             self.split_blocks(&pages_go, (size / PAGE_SIZE..old.div_ceil(PAGE_SIZE)).into());
         }
         self.cut(&pages_go, gone, Copies::Go, |pages| self.unmap(pages, Copies::Go));
-        if storage == Storage::Follows && !gone.is_empty() {
-            self.pager().discard(gone);
-        }
         if let Some(last) = last {
             zero(self.files().platform(), *last, size % PAGE_SIZE..PAGE_SIZE);
             // The storage has the same zeroes already if it leads.
@@ -164,7 +181,7 @@ impl<P: Platform> Mapping<P> {
         }
         // Relaxed: guarded by `content`.
         self.reserved_end.store(0, Relaxed);
-        Ok(())
+        Ok(discard)
     }
 
     /// Replaces the bytes of `range` with zeroes. Whole pages leave the cache and all page tables, except
@@ -175,8 +192,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// Fails with `Unsupported` for secret memory and for a device of zeroes. Fails if a page at the edge
     /// cannot be read, if a seal forbids the change, or if there is no memory. Fails with `Busy` if a shared
-    /// mapping without an MMU uses one of the whole pages. The file is unchanged after an error, with one
-    /// exception: if the memory of a page at the edge fails during the call, the hole is incomplete there.
+    /// mapping without an MMU uses one of the whole pages. The file is unchanged after an error.
     ///
     /// # Locks
     ///
@@ -198,28 +214,38 @@ impl<P: Platform> Mapping<P> {
         if self.is_secret() || self.is_zeroes() {
             return Err(FillError::Unsupported);
         }
-        self.with_content(|_| self.punch_locked(range.clone()))
+        let gone = self.with_content(|attempts| self.punch_locked(&mut attempts.removal, range.clone()))?;
+        if let Some(gone) = gone {
+            gone.send();
+        }
+        Ok(())
     }
 
-    /// Implements [`punch`](Self::punch). The caller holds `content` for writing.
-    fn punch_locked(&self, range: Range<u64>) -> Result<(), Stop> {
+    /// Implements [`punch`](Self::punch), except the discard, which the caller sends without a lock. The
+    /// caller holds `content` for writing.
+    fn punch_locked(
+        &self,
+        removal: &mut Removal<'_, P>,
+        range: Range<u64>,
+    ) -> Result<Option<Discard<'_, P>>, Stop> {
         self.may_change()?;
         let unit = self.page_bytes();
         let all = self.end_of_pages().get().saturating_mul(unit);
         let (start, end) = (range.start, range.end.min(all.next_multiple_of(PAGE_SIZE)));
         if start >= end {
-            return Ok(());
+            return Ok(None);
         }
         let inner = start.next_multiple_of(unit)..end - end % unit;
         // A page beyond the end of the file is zero already.
         let size = self.size();
         if inner.start > inner.end {
-            if start >= size {
-                return Ok(());
+            if start < size {
+                self.split_at_bytes(&(start..end));
+                self.zero_part(start..end)?;
             }
-            self.split_at_bytes(&(start..end));
-            return self.zero_part(start..end);
+            return Ok(None);
         }
+        removal.set_pages(PageRange::from(range.start / unit..range.end.div_ceil(unit)));
         let edges = [start..inner.start, inner.end..end];
         let edges = edges.map(|edge| Some(edge).filter(|edge| !edge.is_empty() && edge.start < size));
         // All steps that can fail come before the first change.
@@ -231,30 +257,45 @@ impl<P: Platform> Mapping<P> {
         }
         let pages_go = self.invalidate.write();
         let gone = PageRange::from(inner.start / unit..inner.end / unit);
-        self.no_writes(&pages_go, gone)?;
+        self.no_writes(&pages_go, gone, removal)?;
         self.regions.may_lose(gone)?;
         self.prepare_cut()?;
+        let discard = self.begin_discard(&pages_go, gone)?;
         self.split_blocks(&pages_go, (start / PAGE_SIZE..end.div_ceil(PAGE_SIZE)).into());
         self.cut(&pages_go, gone, Copies::Stay, |pages| self.unmap(pages, Copies::Stay));
-        if !gone.is_empty() {
-            self.pager().discard(gone);
-        }
-        drop(pages_go);
-        for (edge, kept) in edges.into_iter().zip(kept) {
-            match (edge, kept) {
-                (Some(edge), Some(page)) => self.zero_page_part(&page, edge),
-                (Some(edge), None) => self.zero_part(edge)?,
-                (None, _) => {}
+        if self.huge.is_none() {
+            for (edge, kept) in edges.iter().zip(kept) {
+                // An edge that was absent may have entered the cache before the lock was acquired.
+                let page = |edge: &Range<u64>| kept.or_else(|| self.get_any(PageIndex::of_byte(edge.start)));
+                if let Some(edge) = edge
+                    && let Some(page) = page(edge)
+                {
+                    self.zero_page_part(&page, edge.clone());
+                }
             }
         }
-        Ok(())
+        drop(pages_go);
+        if self.huge.is_some() {
+            edges.into_iter().flatten().for_each(|edge| self.zero_part_huge(edge));
+        }
+        Ok(Some(discard))
     }
 
     /// Checks that none of the pages that are about to be removed is being written. A page that is being
     /// written must not be discarded, because its write would follow the discard. No write begins before the
-    /// lock is released.
-    fn no_writes(&self, pages_go: &RwSemWriteGuard<'_, P>, gone: PageRange) -> Result<(), Stop> {
-        if self.has_writes(Stay::locked(pages_go), gone) { Err(Stop::Writing(gone)) } else { Ok(()) }
+    /// lock is released. If there is a write, announces the removal, so that it waits only for the writes
+    /// that have begun.
+    fn no_writes(
+        &self,
+        pages_go: &RwSemWriteGuard<'_, P>,
+        gone: PageRange,
+        removal: &mut Removal<'_, P>,
+    ) -> Result<(), Stop> {
+        if self.has_writes(Stay::locked(pages_go), gone) {
+            removal.announce();
+            return Err(Stop::Writing(gone));
+        }
+        Ok(())
     }
 
     /// Splits the blocks of which some pages are in `cut` and others are not. The smaller blocks that remain

@@ -29,6 +29,7 @@ use crate::{
     file::{
         File, Mapping, WriteRequest,
         cache::radix::{Stay, marks::Begun},
+        removal::Until,
     },
     platform::Platform,
     rmap::tree::Mapper,
@@ -58,6 +59,8 @@ struct Started {
     count: u64,
     /// True if a page is dirty again during an earlier write, which is still under way.
     again: bool,
+    /// True if an announced removal holds back the write of a dirty page.
+    held: bool,
 }
 
 impl<P: Platform> Mapping<P> {
@@ -152,13 +155,29 @@ impl<P: Platform> Mapping<P> {
         self.mark_late_stores(|| self.invalidate.read_killable())?;
         // The second round writes the pages that were being written in the first round and were dirty again.
         for _ in 0..2 {
-            let again = self.begin_writes(&file, pages, u64::MAX)?.again;
+            let again = self.begin_all_writes(&file, pages)?;
             self.wait_for_writes(pages)?;
             if !again {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Begins writes of all dirty pages of a range. If an announced removal holds a write back, waits until
+    /// the removal has removed the page, or has failed. Returns true if a page is dirty again during an
+    /// earlier write, which is still under way.
+    fn begin_all_writes(&self, file: &Counted<Self>, pages: PageRange) -> Result<bool, Killed> {
+        let (mut rounds, mut again) = (Rounds::new(), false);
+        loop {
+            let started = self.begin_writes(file, pages, u64::MAX)?;
+            again |= started.again;
+            if !started.held {
+                return Ok(again);
+            }
+            self.wait_for_removals(Until::NotAnnounced(pages))?;
+            rounds.again::<P>()?;
+        }
     }
 
     /// Begins writes of the dirty pages of a range and passes them to the pager. Begins no more writes after
@@ -176,6 +195,7 @@ impl<P: Platform> Mapping<P> {
             at = next;
             let Some(begun) = begun else { continue };
             started.again |= begun.again != 0;
+            started.held |= begun.held != 0;
             started.count += u64::from(begun.pages.count_ones());
             if begun.pages != 0 {
                 self.home().each_mapper(begun.range(), if guarded { clean_locked } else { clean });

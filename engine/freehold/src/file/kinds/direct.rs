@@ -5,15 +5,22 @@
 //! same code maps these frames, zaps them and handles their memory failures. The differences:
 //!
 //! ```text
-//! fill        the pager names the frame; its record belongs to the file from then on, with one reference
+//! fill        the pager names the frame, without a lock; the frame enters the index under the invalidate
+//!             lock (R), if no page was removed from the file since the question; its record belongs to the
+//!             file from then on, with one reference
 //! store       the first store faults and makes page and entry dirty, as for every file
 //! write_back  under the i_mmap lock, shared: every entry loses its write permission and is flushed;
 //!             then the pager makes each dirty page durable, without a lock;
 //!             a later store faults again and makes the page dirty again
 //! truncate    waits for the end of such writes, without a lock;
 //!             hides and zaps the page like every truncation; waits for all other references;
-//!             clears the record; the pager may then free the frame
+//!             clears the record; then the pager is told, without a lock, and may free the frame
 //! ```
+//!
+//! A frame that the pager has named may be discarded before it enters the index, and may then belong to
+//! another file. The frame is therefore used only if the number of removals of the file is unchanged. No
+//! frame is named for a page that the pager is discarding (`file/removal.rs`). A page that was named and lies
+//! beyond the end of the file by then is discarded again.
 //!
 //! Only direct files need the wait in the last step. A frame of a cache stays allocated until its last
 //! reference is dropped, but a storage frame must return to the storage. Three kinds of tasks may still hold
@@ -34,7 +41,7 @@ use crate::{
     error::NoMemory,
     file::{
         HasFiles, Mapping, Pager,
-        cache::entry::Word,
+        cache::{entry::Word, radix::Stay},
         mapping::{FillError, Kind, zero},
     },
     platform::Platform,
@@ -42,8 +49,18 @@ use crate::{
 use freehold_sync::{
     RwSemReadGuard,
     atomic::Ordering::{Relaxed, Release},
+    rank,
 };
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{PageIndex, PageRange};
+
+/// The frame that the storage has named for a page.
+#[derive(Clone, Copy)]
+pub(in crate::file) struct Named {
+    pub index: PageIndex,
+    pfn: Pfn,
+    /// The number of removals of the file before the question.
+    removals: u64,
+}
 
 impl<P: Platform> Mapping<P> {
     /// Creates a file of `size` bytes whose pages are frames of the storage. `pager` names the frames; see
@@ -87,8 +104,58 @@ impl<P: Platform> Mapping<P> {
         Self::of_kind(files.files(), pager, size, Kind::Direct, None, false)
     }
 
-    /// Brings a page into the index. The first `used` bytes of the page belong to the file; the remaining
-    /// bytes are zeroed. The caller holds the invalidate lock.
+    /// Asks the storage for the frame of a page.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Io` if the storage fails, and with `Killed` if a fatal signal ends a wait.
+    ///
+    /// # Locks
+    ///
+    /// The invalidate lock for reading, briefly. No lock is held while the pager is called. The caller holds
+    /// no lock.
+    pub(in crate::file) fn name_frame(&self, index: PageIndex) -> Result<Named, FillError> {
+        let pages_stay = self.stay_to_fill(index)?;
+        let removals = self.removals();
+        drop(pages_stay);
+        rank::holds_none::<P>();
+        let platform = self.files().platform();
+        let pfn = self.pager().direct_access(platform, index).map_err(|_| FillError::Io)?.first();
+        if platform.has_frame(pfn) { Ok(Named { index, pfn, removals }) } else { Err(FillError::Io) }
+    }
+
+    /// Makes the storage discard a page that it has named in vain: the page lies beyond the end of the file,
+    /// because the file has shrunk or a write has failed. Does nothing if the page is part of the file again.
+    ///
+    /// # Locks
+    ///
+    /// The content and invalidate locks for writing, which are released before the pager is called. The
+    /// caller holds no lock.
+    #[cold]
+    pub(in crate::file) fn discard_beyond(&self, index: PageIndex) {
+        let page = PageRange::one(index);
+        let discard = self.with_content(|_| {
+            let pages_go = self.invalidate.write();
+            if index < self.end() || !self.is_absent(Stay::locked(&pages_go), page) {
+                return Ok(None);
+            }
+            let discard = self.begin_discard(&pages_go, page)?;
+            // A task to which the storage has named the same frame asks again.
+            self.clear_marks(Stay::locked(&pages_go), page);
+            Ok(Some(discard))
+        });
+        if let Ok(Some(discard)) = discard {
+            discard.send();
+        }
+    }
+
+    /// Brings a page into the index, in the frame that the storage has named for the page. The first `used`
+    /// bytes of the page belong to the file; the remaining bytes are zeroed. Returns false if the storage has
+    /// not named a frame for the page, or if pages were removed since. The caller holds the invalidate lock.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Io` if the frame is in use, and with `NoMemory`.
     ///
     /// # Locks
     ///
@@ -98,20 +165,19 @@ impl<P: Platform> Mapping<P> {
         pages_stay: &RwSemReadGuard<'_, P>,
         index: PageIndex,
         used: u64,
-    ) -> Result<(), FillError> {
-        let word = self.cache_word(pages_stay, index)?;
+        named: Option<Named>,
+    ) -> Result<bool, FillError> {
         // Relaxed, here and below: the value 0 is a hint, which the compare-and-swap checks again.
-        if word.load(Relaxed) != 0 {
-            return Ok(());
+        if self.word(pages_stay, index).is_some_and(|word| word.load(Relaxed) != 0) {
+            return Ok(true);
         }
+        let is_current = |named: &Named| named.index == index && named.removals == self.removals();
+        let Some(Named { pfn, .. }) = named.filter(is_current) else { return Ok(false) };
         let platform = self.files().platform();
-        let pfn = self.pager().direct_access(platform, index).map_err(|_| FillError::Io)?.first();
-        if !platform.has_frame(pfn) {
-            return Err(FillError::Io);
-        }
+        let word = self.cache_word(pages_stay, index)?;
         let _identity = self.files().memory().lock_frame(pfn);
         if word.load(Relaxed) != 0 {
-            return Ok(());
+            return Ok(true);
         }
         let frame = platform.frame(pfn);
         if !frame.is_free() {
@@ -128,7 +194,7 @@ impl<P: Platform> Mapping<P> {
             Ok(_) => self.invalidate.came(1),
             Err(_) => self.release_frame(pfn),
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Returns a frame to the storage after all other references are dropped. No entry maps the frame, and

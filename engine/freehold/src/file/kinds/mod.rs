@@ -15,7 +15,7 @@
 //! `mapping.rs`. No `match` lists these variants: queries such as `is_secret` and `is_direct`, and the
 //! functions that call them, must take the new kind into account.
 
-mod direct;
+pub(in crate::file) mod direct;
 pub(super) mod driver;
 pub(super) mod foreign;
 pub(crate) mod huge;
