@@ -310,13 +310,18 @@ fn policy_of_the_embedder_sees_each_page_with_its_age() {
     fill_cache(&file);
     let memfd = Mapping::memfd(world.engine(), PAGE).unwrap();
     memfd.write_at(0, b"shared").unwrap();
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    anon(&process, BASE, 2);
+    fill(&process, &mut cpu, BASE, 2, 1);
+    process.madvise(BASE, PAGE, Advice::Free).unwrap();
     let one_visit = || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256));
     for age in [0, 1, 2] {
         let freed = one_visit().freed;
         let mut steps = std::mem::take(&mut *recorder.steps.lock().unwrap());
         steps.sort_unstable_by_key(|(kind, _)| *kind as usize);
         let file = (PageKind::File, age);
-        assert_eq!(steps, [(PageKind::Shared, age), file, file, file]);
+        assert_eq!(steps, [(PageKind::Anonymous, age), file, file, file], "shared memory has no place to go");
         assert_eq!(freed, if age == 2 { 3 } else { 0 });
     }
     one_visit();
@@ -326,7 +331,7 @@ fn policy_of_the_embedder_sees_each_page_with_its_age() {
     recorder.steps.lock().unwrap().clear();
     one_visit();
     assert!(recorder.steps.lock().unwrap().contains(&(PageKind::File, 0)));
-    drop((file, memfd));
+    drop((file, memfd, cpu, process));
     world.end();
 }
 
@@ -381,4 +386,21 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
     assert_eq!(reclaim_all(&world).freed, 0, "both pages have the age of a refault");
     drop((file, other));
     world.end();
+}
+
+#[test]
+fn page_that_is_read_again_stays_longer() {
+    for policy in [ReclaimPolicy::Clock, ReclaimPolicy::TwoLists] {
+        let world = with(policy);
+        let file = world.file(4);
+        let mut byte = [0];
+        for page in [0, 1, 2, 2, 3] {
+            file.mapping().read_at(page * PAGE, &mut byte).unwrap();
+        }
+        assert_eq!(world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256)).freed, 3);
+        assert_eq!(cached(&file), [2], "{policy:?}");
+        assert_eq!(reclaim_all(&world).freed, 1);
+        drop(file);
+        world.end();
+    }
 }

@@ -433,6 +433,11 @@ pub fn exists(frame: u64) -> bool {
     frame < END.load(Relaxed)
 }
 
+/// Returns the numbers of all frames.
+pub fn numbers() -> core::ops::Range<u64> {
+    0..END.load(Relaxed)
+}
+
 /// Returns the engine's record of a frame. Panics if no frame has this number.
 #[inline(always)]
 pub fn record(frame: u64) -> &'static Frame {

@@ -30,6 +30,7 @@ use crate::sched::charge;
 use crate::sched::current;
 use crate::sched::wait::{self, Sleep};
 use core::marker::PhantomData;
+use core::ops::Range;
 use core::ptr::NonNull;
 use freehold::PAGE_SIZE;
 use freehold::counted::Counted;
@@ -282,6 +283,11 @@ unsafe impl Platform for Machine {
 
     fn has_frame(&self, pfn: Pfn) -> bool {
         frames::exists(pfn.get())
+    }
+
+    fn frames(&self) -> Range<Pfn> {
+        let numbers = frames::numbers();
+        Pfn::new(numbers.start)..Pfn::new(numbers.end)
     }
 
     fn has_pkeys(&self) -> bool {

@@ -9,7 +9,9 @@
 //! same flags and age by then, that page gets the age of the old one. A plain store of a flag may restore the
 //! old age. Both are wrong hints and do no harm.
 
-use super::{AGAIN, ANON, CACHED, EXCLUSIVE, FAILED, Frame, HUGETLB, ONCE, RssKind, SECRET, kind_of, pin};
+use super::{
+    AGAIN, ANON, CACHED, EXCLUSIVE, FAILED, Frame, HUGETLB, LAZY, ONCE, RssKind, SECRET, kind_of, pin,
+};
 use freehold_sync::atomic::Ordering::Relaxed;
 
 /// The first bit of the age in the word.
@@ -23,6 +25,8 @@ pub struct Glance {
     pub kind: RssKind,
     /// The age of the page; 0 if reclaim has not set it.
     pub age: u8,
+    /// True for an anonymous page that was freed lazily.
+    pub lazy: bool,
     /// The word of the flags, to [change](Frame::set_age) the age.
     seen: u32,
 }
@@ -47,7 +51,7 @@ impl Frame {
         let in_use = if word & ANON != 0 { self.maps.load(Relaxed) != 0 } else { refs & CACHED != 0 };
         let pinned = refs & !CACHED >= pin::PIN && word & (ANON | EXCLUSIVE) == ANON | EXCLUSIVE;
         let age = (word >> SHIFT) as u8;
-        (in_use && !pinned).then_some(Glance { kind: kind_of(word), age, seen: word })
+        (in_use && !pinned).then_some(Glance { kind: kind_of(word), age, lazy: word & LAZY != 0, seen: word })
     }
 
     /// Records that a call has read or written the page through the cache of its file. The first such access
@@ -84,5 +88,25 @@ impl Frame {
             // Relaxed: a failure means that the page has changed. No other data depends on the age.
             _ = self.word.compare_exchange(seen.seen, new, Relaxed, Relaxed);
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
+mod tests {
+    use super::super::{Frame, page::AnonPage};
+    use crate::PageIndex;
+
+    #[test]
+    fn free_frame_gets_no_age() {
+        let frame = Frame::new();
+        frame.init_anon(AnonPage { rmap: 1, index: PageIndex::ZERO, policy: 0 });
+        let seen = frame.glance().unwrap();
+        frame.set_age(seen, 5);
+        assert_eq!(frame.glance().unwrap().age, 5);
+        let seen = frame.glance().unwrap();
+        frame.sub_map();
+        assert!(frame.put());
+        frame.set_age(seen, 6);
+        assert!(frame.is_free() && frame.glance().is_none());
     }
 }

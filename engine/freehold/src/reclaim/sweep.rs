@@ -170,10 +170,10 @@ impl<P: Platform> Sweep<'_, P> {
                 continue;
             }
             let Some(glance) = self.engine.platform().frame(pfn).glance() else { continue };
-            if self.request.only.is_some_and(|only| !only(pfn)) {
+            let kind = kind_of(glance.kind);
+            if !self.may_go(kind, glance) || self.request.only.is_some_and(|only| !only(pfn)) {
                 continue;
             }
-            let kind = kind_of(glance.kind);
             if let Some(age) = self.page(pfn, kind, glance) {
                 found.pages[kind as usize][usize::from(age.number())] += 1;
             }
@@ -181,6 +181,16 @@ impl<P: Platform> Sweep<'_, P> {
         self.evictor.flush(&mut self.reclaimed);
         self.engine.files().reclaim.add_found(&found);
         chunk
+    }
+
+    /// Returns true if pages like this one may go. Without swap, most anonymous pages have no place to go, and
+    /// their tests would only take time.
+    fn may_go(&self, kind: PageKind, glance: Glance) -> bool {
+        match kind {
+            PageKind::File => true,
+            PageKind::Anonymous => glance.lazy || self.engine.files().reclaim.has_droppable(),
+            PageKind::Shared => false,
+        }
     }
 
     /// Decides about a page. Returns its age if the page stays.

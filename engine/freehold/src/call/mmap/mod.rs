@@ -30,7 +30,7 @@ use crate::{
     call::ksm::with_mergeable,
     counted::Counted,
     error::{MmapError, MunmapError, NoMemory},
-    file::{File, Mapping, Object, kinds::huge::Reserving},
+    file::{File, HasFiles, Mapping, Object, kinds::huge::Reserving},
     platform::Platform,
     space::{
         AddressSpace,
@@ -559,6 +559,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
             }
             PRIVATE => request.pgoff = PageIndex::of_byte(start),
             DROPPABLE => {
+                self.space.engine.files().reclaim.note_droppable();
                 request.vm_flags = (request.vm_flags - VmFlags::MERGEABLE) | DROPPED;
                 request.pgoff = PageIndex::of_byte(start);
             }

@@ -15,10 +15,7 @@ use core::ops::Range;
 use freehold_pagetable::Pfn;
 use freehold_sync::{
     PerCpu,
-    atomic::{
-        AtomicU64, CHECKED,
-        Ordering::{AcqRel, Relaxed},
-    },
+    atomic::{AtomicBool, AtomicU64, CHECKED, Ordering::Relaxed},
 };
 use freehold_vmspace::PageIndex;
 use generations::Generations;
@@ -37,21 +34,43 @@ enum Chosen {
     Custom(&'static dyn Policy),
 }
 
-/// The state of reclaim of an engine.
-pub(crate) struct ReclaimState<P: Platform> {
-    policy: Chosen,
-    /// The rest of a chunk that a call on this CPU has not visited, as its start times
-    /// `CHUNK + 1` plus its length; 0 if there is none.
-    rests: PerCpu<AtomicU64, P>,
+/// Numbers for each kind and age.
+type Counts = [[AtomicU64; Age::COUNT]; PageKind::COUNT];
+
+fn zero_counts() -> Counts {
+    [(); PageKind::COUNT].map(|()| [(); Age::COUNT].map(|()| AtomicU64::new(0)))
+}
+
+/// The part of the state that each CPU has of its own.
+struct CpuPart {
+    /// The rest of a chunk that a call on this CPU has not visited, as its start times `CHUNK + 1` plus its
+    /// length; 0 if there is none.
+    rest: AtomicU64,
+    /// Pages found by this CPU so far.
+    found: Counts,
+}
+
+/// The part of the state that all tasks write that reclaim, on cache lines of its own.
+#[repr(align(64))]
+struct Cycle {
     /// Number of chunks that tasks have taken so far. The next task visits the next chunk; after the last
     /// chunk of memory, the first one.
     hand: AtomicU64,
-    /// Pages found in the current visit of memory.
-    found: [[AtomicU64; Age::COUNT]; PageKind::COUNT],
     /// Number of pages evicted so far: the clock by which refault distances are measured.
     evicted: AtomicU64,
+    /// The sums of `found` at the last report to the policy.
+    reported: Counts,
+}
+
+/// The state of reclaim of an engine.
+pub(crate) struct ReclaimState<P: Platform> {
+    policy: Chosen,
+    cpus: PerCpu<CpuPart, P>,
+    cycle: Cycle,
     /// The evicted pages of files.
     ghosts: Ghosts,
+    /// True if a program has ever mapped droppable memory. Never cleared.
+    droppable: AtomicBool,
 }
 
 impl<P: Platform> ReclaimState<P> {
@@ -68,11 +87,11 @@ impl<P: Platform> ReclaimState<P> {
             ReclaimPolicy::Generations => Chosen::Generations(Generations::default()),
             ReclaimPolicy::Custom(policy) => Chosen::Custom(policy),
         };
-        let counts = || [(); Age::COUNT].map(|()| AtomicU64::new(0));
-        let found = [(); PageKind::COUNT].map(|()| counts());
-        let rests = PerCpu::try_new(|_| AtomicU64::new(0))?;
+        let part = |_| CpuPart { rest: AtomicU64::new(0), found: zero_counts() };
         let [hand, evicted] = [(); 2].map(|()| AtomicU64::new(0));
-        Ok(ReclaimState { policy, rests, hand, found, evicted, ghosts })
+        let cycle = Cycle { hand, evicted, reported: zero_counts() };
+        let droppable = AtomicBool::new(false);
+        Ok(ReclaimState { policy, cpus: PerCpu::try_new(part)?, cycle, ghosts, droppable })
     }
 
     /// Returns the policy.
@@ -94,10 +113,10 @@ impl<P: Platform> ReclaimState<P> {
             return None;
         }
         // Relaxed, here and in `put_back`: only this CPU uses its rest.
-        let rest = self.rests.with(|rest| {
-            let found = rest.load(Relaxed);
-            rest.store(0, Relaxed);
-            found
+        let rest = self.cpus.with(|part| {
+            let rest = part.rest.load(Relaxed);
+            part.rest.store(0, Relaxed);
+            rest
         });
         if rest != 0 {
             let start = rest / (CHUNK + 1);
@@ -105,7 +124,7 @@ impl<P: Platform> ReclaimState<P> {
         }
         // Relaxed: tasks that take different chunks share no data. A task may still be in an earlier chunk
         // when another task reports; its pages count in the next visit.
-        let number = self.hand.fetch_add(1, Relaxed);
+        let number = self.cycle.hand.fetch_add(1, Relaxed);
         if number != 0 && number.is_multiple_of(chunks) {
             self.report();
         }
@@ -117,16 +136,21 @@ impl<P: Platform> ReclaimState<P> {
     /// frames are visited in the next cycle.
     pub fn put_back(&self, rest: Range<u64>) {
         if !rest.is_empty() {
-            self.rests.with(|own| own.store(rest.start * (CHUNK + 1) + (rest.end - rest.start), Relaxed));
+            let word = rest.start * (CHUNK + 1) + (rest.end - rest.start);
+            self.cpus.with(|part| part.rest.store(word, Relaxed));
         }
     }
 
-    /// Passes the numbers of found pages to the policy, and begins to count again.
+    /// Passes the numbers of pages found since the last report to the policy.
     fn report(&self) {
         let mut population = Population::default();
-        for (kind, counts) in self.found.iter().enumerate() {
-            for (age, count) in counts.iter().enumerate() {
-                population.pages[kind][age] = count.swap(0, AcqRel);
+        for kind in 0..PageKind::COUNT {
+            for age in 0..Age::COUNT {
+                // Relaxed, here and in `add_found`: statistics.
+                let found = |part: &CpuPart| part.found[kind][age].load(Relaxed);
+                let sum = self.cpus.iter().fold(0u64, |sum, part| sum.wrapping_add(found(part)));
+                let before = self.cycle.reported[kind][age].swap(sum, Relaxed);
+                population.pages[kind][age] = sum.wrapping_sub(before);
             }
         }
         self.policy().swept(&population);
@@ -134,31 +158,43 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Adds the pages found in a chunk.
     pub fn add_found(&self, population: &Population) {
-        for (counts, pages) in self.found.iter().zip(&population.pages) {
-            for (count, pages) in counts.iter().zip(pages).filter(|(_, pages)| **pages > 0) {
-                // Relaxed: a statistic.
-                count.fetch_add(*pages, Relaxed);
+        self.cpus.with(|part| {
+            for (counts, pages) in part.found.iter().zip(&population.pages) {
+                for (count, pages) in counts.iter().zip(pages).filter(|(_, pages)| **pages > 0) {
+                    count.store(count.load(Relaxed).wrapping_add(*pages), Relaxed);
+                }
             }
-        }
+        });
     }
 
     /// Counts evicted pages.
     pub fn add_evicted(&self, pages: u64) {
         if pages > 0 {
             // Relaxed: a clock without data.
-            self.evicted.fetch_add(pages, Relaxed);
+            self.cycle.evicted.fetch_add(pages, Relaxed);
         }
+    }
+
+    /// Records that a program maps droppable memory.
+    pub fn note_droppable(&self) {
+        // Relaxed, here and below: a hint. Reclaim that misses the store finds the memory in a later call.
+        self.droppable.store(true, Relaxed);
+    }
+
+    /// Returns true if anonymous pages may be droppable.
+    pub fn has_droppable(&self) -> bool {
+        self.droppable.load(Relaxed)
     }
 
     /// Records that page `index` of the file with this key is evicted.
     pub fn add_ghost(&self, file: usize, index: PageIndex) {
-        self.ghosts.insert(file, index.get(), self.evicted.load(Relaxed));
+        self.ghosts.insert(file, index.get(), self.cycle.evicted.load(Relaxed));
     }
 
     /// Returns the age of a page that enters the cache of the file with this key again. Returns `None` if no
     /// eviction of the page is known.
     pub fn refaulted(&self, file: usize, index: PageIndex) -> Option<Age> {
-        let evicted = self.evicted.load(Relaxed);
+        let evicted = self.cycle.evicted.load(Relaxed);
         if evicted == 0 {
             return None;
         }
