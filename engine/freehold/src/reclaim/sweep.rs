@@ -183,8 +183,8 @@ impl<P: Platform> Sweep<'_, P> {
         chunk
     }
 
-    /// Returns true if pages like this one may go. Without swap, most anonymous pages have no place to go, and
-    /// their tests would only take time.
+    /// Returns true if pages like this one may go. Without swap, most anonymous pages have no place to go,
+    /// and their tests would only take time.
     fn may_go(&self, kind: PageKind, glance: Glance) -> bool {
         match kind {
             PageKind::File => true,
