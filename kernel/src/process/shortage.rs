@@ -42,6 +42,8 @@ const EXEMPT: i64 = -1000;
 const FIRST: u32 = 1;
 /// Number of pages of files that are freed between two looks at the supply of memory.
 const RECLAIM_PAGES: u64 = 128;
+/// Nanoseconds without reclaim after it has found no page.
+const RECLAIM_PAUSE_NS: u64 = 100_000_000;
 /// Nanoseconds to wait for the end of a process before another process is chosen.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Nanoseconds between two looks at a process that has to end.
@@ -58,13 +60,27 @@ fn drop_unneeded() -> bool {
             return true;
         }
     }
-    loop {
+    engine().trim();
+    frames::supply() == Supply::Plenty || reclaim()
+}
+
+/// Frees pages of files until memory is not short any more. Returns true if it is not short. Does nothing if
+/// no page was found a short time ago.
+fn reclaim() -> bool {
+    /// The time from which on pages are looked for again.
+    static NEXT_NS: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: a hint without other data.
+    while clock::now_ns() >= NEXT_NS.load(Relaxed) {
         let freed = engine().reclaim(&ReclaimRequest::pages(RECLAIM_PAGES)).freed;
         engine().trim();
-        if freed == 0 || frames::supply() == Supply::Plenty {
-            return frames::supply() == Supply::Plenty;
+        if frames::supply() == Supply::Plenty {
+            return true;
+        }
+        if freed == 0 {
+            NEXT_NS.store(clock::now_ns() + RECLAIM_PAUSE_NS, Relaxed);
         }
     }
+    false
 }
 
 /// Which processes may end for the calling thread.

@@ -31,7 +31,7 @@ pub struct ReclaimRequest<'r> {
     pub target: u64,
     /// Maximum number of frames that the call visits. By default twelve times the frames of memory, because
     /// a policy may need several visits of a page before it evicts the page. A call also ends when it has
-    /// visited memory three times without finding a page to test.
+    /// visited memory once without finding a page, or three times without finding a page to test.
     pub visits: Option<u64>,
     /// Chooses the frames to consider, for example those of a group that has reached its limit. All by
     /// default. Called with the number of a frame that holds a page, in context L of the
@@ -126,10 +126,11 @@ impl<P: Platform> Engine<P> {
             reclaimed: Reclaimed::default(),
             tested: Tested::default(),
             most,
+            last_found: 0,
             last_test: 0,
             evictor: Evictor::new(self),
         };
-        while !sweep.is_done() && sweep.reclaimed.visited - sweep.last_test <= IDLE_VISITS * all {
+        while !sweep.is_done() && !sweep.is_idle(all) {
             let Some(chunk) = self.files().reclaim.next_chunk(&memory) else { break };
             let rest = sweep.chunk(chunk);
             self.files().reclaim.put_back(rest);
@@ -147,6 +148,8 @@ struct Sweep<'s, P: Platform> {
     tested: Tested,
     /// Maximum number of visited frames.
     most: u64,
+    /// Number of visited frames at the last page that may go.
+    last_found: u64,
     /// Number of visited frames at the last test of a page.
     last_test: u64,
     evictor: Evictor<'s, P>,
@@ -157,6 +160,13 @@ impl<P: Platform> Sweep<'_, P> {
     fn is_done(&self) -> bool {
         self.reclaimed.freed + self.evictor.pending() >= self.request.target
             || self.reclaimed.visited >= self.most
+    }
+
+    /// Returns true if more visits are useless: a whole visit of `all` frames has found no page, or some visits
+    /// have found no page to test.
+    fn is_idle(&self, all: u64) -> bool {
+        let visited = self.reclaimed.visited;
+        visited - self.last_found > all || visited - self.last_test > IDLE_VISITS * all
     }
 
     /// Visits frames until the request is fulfilled. Returns the rest of the frames.
@@ -174,6 +184,7 @@ impl<P: Platform> Sweep<'_, P> {
             if !self.may_go(kind, glance) || self.request.only.is_some_and(|only| !only(pfn)) {
                 continue;
             }
+            self.last_found = self.reclaimed.visited;
             if let Some(age) = self.page(pfn, kind, glance) {
                 found.pages[kind as usize][usize::from(age.number())] += 1;
             }
