@@ -162,8 +162,8 @@ impl<P: Platform> Sweep<'_, P> {
             || self.reclaimed.visited >= self.most
     }
 
-    /// Returns true if more visits are useless: a whole visit of `all` frames has found no page, or some visits
-    /// have found no page to test.
+    /// Returns true if more visits are useless: a whole visit of `all` frames has found no page, or some
+    /// visits have found no page to test.
     fn is_idle(&self, all: u64) -> bool {
         let visited = self.reclaimed.visited;
         visited - self.last_found > all || visited - self.last_test > IDLE_VISITS * all
