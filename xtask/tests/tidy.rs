@@ -741,7 +741,7 @@ fn operation_table_matches_the_test_modules() {
     let cells: Vec<Vec<&str>> = rows.map(|row| row.split('|').collect()).collect();
     for (column, program, tools) in [
         (2, "engine/freehold/tests/main.rs", &["support"][..]),
-        (3, "lab/freehold-machine/tests/shuttle_engine/main.rs", &["explore", "scene", "thread"]),
+        (3, "lab/freehold-machine/tests/shuttle_engine/main.rs", &["device", "explore", "scene", "thread"]),
     ] {
         let text = fs::read_to_string(root().join(program)).expect("the program");
         let modules = text.lines().filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));

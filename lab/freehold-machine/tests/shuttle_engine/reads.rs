@@ -7,29 +7,25 @@
 //! recounts the pages.
 
 use crate::{
+    device::{self, PAGES, Queue, mapped, unmap_file},
     explore::{explore, thread},
     files::Opened,
-    scene::{PAGE, RW, Scene, beyond, page, unmap},
+    scene::{PAGE, Scene, beyond, page},
 };
 use freehold::{
     PageIndex,
     fault::FaultError,
-    file::{File, FileAccess, IoError, Mapping, Pager, ReadRequest},
+    file::{IoError, Pager, ReadRequest},
     platform::Platform,
-    space::{Locking, MapFlags},
 };
 use freehold_machine::Machine;
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-
-/// Number of pages of the file, and of the largest request.
-const PAGES: u64 = 2;
+use std::sync::Arc;
 
 /// A device whose requests wait in a queue. The first word of page `n` is `7 + n`.
 #[derive(Clone, Default)]
 struct Device {
-    /// A lock of the standard library, held without a wait in between.
-    queue: Arc<Mutex<Vec<ReadRequest<Machine>>>>,
+    queue: Queue<ReadRequest<Machine>>,
     /// Number of pages in all requests so far.
     asked: Arc<AtomicU64>,
 }
@@ -37,49 +33,11 @@ struct Device {
 impl Pager<Machine> for Device {
     fn read(&self, request: ReadRequest<Machine>) {
         self.asked.fetch_add(request.len().get(), SeqCst);
-        self.queue.lock().unwrap().push(request);
+        self.queue.push(request);
     }
 
     fn read_pages(&self) -> u64 {
         PAGES
-    }
-}
-
-impl Device {
-    /// Returns a scene, and a file on this device that the scene's process maps at page 0.
-    fn mapped(&self, locking: Locking) -> (Scene, Opened) {
-        let scene = Scene::new(locking);
-        let mapping = Mapping::new(&scene.engine, self.clone(), PAGES * PAGE, false).unwrap();
-        let file = File::new(&mapping, FileAccess::READ_WRITE, "device").unwrap();
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        scene.process.mmap(page(0), PAGES * PAGE, RW, flags, Some(&file), 0).unwrap();
-        (scene, file)
-    }
-
-    /// Completes requests until the number of tasks that wait for pages is 0.
-    fn complete_until_zero(&self, tasks: &AtomicU64) {
-        self.serve(|| tasks.load(SeqCst) == 0, complete_all);
-    }
-
-    /// Completes the requests that are left.
-    fn finish(&self) {
-        self.finish_by(complete_all);
-    }
-
-    /// Serves the requests that are left by `how`.
-    fn finish_by(&self, how: impl Fn(ReadRequest<Machine>)) {
-        self.serve(|| self.queue.lock().unwrap().is_empty(), how);
-    }
-
-    /// Serves requests by `how` until `is_over` returns true.
-    fn serve(&self, is_over: impl Fn() -> bool, how: impl Fn(ReadRequest<Machine>)) {
-        while !is_over() {
-            let request = self.queue.lock().unwrap().pop();
-            match request {
-                Some(request) => how(request),
-                None => thread::yield_now(),
-            }
-        }
     }
 }
 
@@ -98,13 +56,10 @@ fn complete_all(mut request: ReadRequest<Machine>) {
 }
 
 /// Ends a scene after its threads.
-fn end(scene: Scene, device: Device, file: Opened) {
-    unmap(&scene.process, 0..PAGES);
-    file.mapping().check();
-    assert!(device.queue.lock().unwrap().is_empty());
-    drop((device, file));
-    scene.assert_empty();
-    scene.end();
+fn end(scene: Scene, device: &Device, file: Opened) {
+    unmap_file(&scene, &file);
+    device.queue.assert_empty();
+    device::end(scene, file);
 }
 
 /// Three faults on two pages of one window read each page once, by one request or by two.
@@ -112,7 +67,7 @@ fn end(scene: Scene, device: Device, file: Opened) {
 fn faults_read_each_cold_page_once() {
     explore("faults that wait for reads of two pages", 30, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(3);
         thread::scope(|scope| {
             for (number, index) in [0, 1, 1].into_iter().enumerate() {
@@ -123,10 +78,10 @@ fn faults_read_each_cold_page_once() {
                     left.fetch_sub(1, SeqCst);
                 });
             }
-            scope.spawn(|| device.complete_until_zero(&left));
+            scope.spawn(|| device.queue.serve_tasks(&left, complete_all));
         });
         assert_eq!(device.asked.load(SeqCst), PAGES);
-        end(scene, device, file);
+        end(scene, &device, file);
     });
 }
 
@@ -136,7 +91,7 @@ fn faults_read_each_cold_page_once() {
 fn readahead_of_two_readers_concurrent_with_a_truncation() {
     explore("two readers of windows, and a truncation", 30, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         file.mapping().truncate(2 * PAGES * PAGE).unwrap();
         file.mapping().set_readahead(PAGES as u32);
         let left = AtomicU64::new(2);
@@ -152,13 +107,13 @@ fn readahead_of_two_readers_concurrent_with_a_truncation() {
                     left.fetch_sub(1, SeqCst);
                 });
             }
-            scope.spawn(|| device.complete_until_zero(&left));
+            scope.spawn(|| device.queue.serve_tasks(&left, complete_all));
             scope.spawn(|| file.mapping().truncate(PAGES * PAGE).unwrap());
         });
-        device.finish();
+        device.queue.serve_rest(complete_all);
         assert!(device.asked.load(SeqCst) <= 2 * PAGES, "a page was read twice");
         assert_eq!(file.mapping().present_pages(), PAGES);
-        end(scene, device, file);
+        end(scene, &device, file);
     });
 }
 
@@ -168,7 +123,7 @@ fn readahead_of_two_readers_concurrent_with_a_truncation() {
 fn truncation_wins_over_a_read_that_another_cpu_ends() {
     explore("a truncation concurrent with the end of a read", 40, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let (left, cut) = (AtomicU64::new(1), AtomicU64::new(0));
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -181,11 +136,11 @@ fn truncation_wins_over_a_read_that_another_cpu_ends() {
                 file.mapping().truncate(PAGE).unwrap();
                 cut.store(1, SeqCst);
             });
-            scope.spawn(|| device.complete_until_zero(&left));
+            scope.spawn(|| device.queue.serve_tasks(&left, complete_all));
         });
-        device.finish();
+        device.queue.serve_rest(complete_all);
         assert!(!file.mapping().has_page(PageIndex::new(1)) && file.mapping().present_pages() <= 1);
-        end(scene, device, file);
+        end(scene, &device, file);
     });
 }
 
@@ -195,7 +150,7 @@ fn truncation_wins_over_a_read_that_another_cpu_ends() {
 fn hole_makes_a_fault_read_the_page_again() {
     explore("a hole concurrent with a read", 40, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(2);
         thread::scope(|scope| {
             for number in 0..2 {
@@ -207,10 +162,10 @@ fn hole_makes_a_fault_read_the_page_again() {
                 });
             }
             scope.spawn(|| file.mapping().punch(PAGE..2 * PAGE).unwrap());
-            scope.spawn(|| device.complete_until_zero(&left));
+            scope.spawn(|| device.queue.serve_tasks(&left, complete_all));
         });
-        device.finish();
-        end(scene, device, file);
+        device.queue.serve_rest(complete_all);
+        end(scene, &device, file);
     });
 }
 
@@ -220,7 +175,7 @@ fn hole_makes_a_fault_read_the_page_again() {
 fn failures_wake_every_fault() {
     explore("reads that fail while faults wait", 30, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(3);
         thread::scope(|scope| {
             for (number, index) in [0, 1, 1].into_iter().enumerate() {
@@ -232,22 +187,19 @@ fn failures_wake_every_fault() {
                 });
             }
             scope.spawn(|| {
-                device.serve(
-                    || left.load(SeqCst) == 0,
-                    |mut request| {
-                        let rest = request.split_off(PageIndex::new(1));
-                        thread::scope(|scope| {
-                            scope.spawn(|| drop(rest));
-                            request.complete(PageIndex::new(0), Err(IoError));
-                        });
-                    },
-                );
+                device.queue.serve_tasks(&left, |mut request| {
+                    let rest = request.split_off(PageIndex::new(1));
+                    thread::scope(|scope| {
+                        scope.spawn(|| drop(rest));
+                        request.complete(PageIndex::new(0), Err(IoError));
+                    });
+                });
             });
         });
         // A page that is read ahead may be left, although no fault waits for it.
-        device.finish_by(drop);
+        device.queue.serve_rest(drop);
         assert_eq!(file.mapping().present_pages(), 0);
-        end(scene, device, file);
+        end(scene, &device, file);
     });
 }
 
@@ -257,7 +209,7 @@ fn failures_wake_every_fault() {
 fn write_of_a_whole_page_concurrent_with_its_read() {
     explore("a write of a page that is being read", 30, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(1);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -270,10 +222,10 @@ fn write_of_a_whole_page_concurrent_with_its_read() {
                 bytes[0] = 5;
                 assert_eq!(file.mapping().write_at(PAGE, &bytes), Ok(PAGE as usize));
             });
-            scope.spawn(|| device.complete_until_zero(&left));
+            scope.spawn(|| device.queue.serve_tasks(&left, complete_all));
         });
-        device.finish();
+        device.queue.serve_rest(complete_all);
         assert_eq!(scene.process.load::<u64>(&mut scene.machine.cpu(0), page(1)), Ok(5));
-        end(scene, device, file);
+        end(scene, &device, file);
     });
 }

@@ -7,30 +7,27 @@
 //! A task that is never woken is a deadlock, which the checker reports.
 
 use crate::{
+    device::{self, PAGES, Queue, mapped, unmap_file},
     explore::{explore, thread},
     files::Opened,
-    scene::{PAGE, RW, Scene, page, unmap},
+    scene::{PAGE, Scene, page, unmap},
 };
 use freehold::{
     PageIndex, PageRange, Pfn,
     error::{MigrateError, SyncError},
-    file::{File, FileAccess, IoError, Mapping, Pager, WriteRequest},
+    file::{IoError, Pager, WriteRequest},
     platform::Platform,
-    space::{Locking, MapFlags},
 };
 use freehold_machine::Machine;
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
-/// Number of pages of the file, and of the largest request.
-const PAGES: u64 = 2;
-
 /// A device whose requests wait in a queue, and which keeps the first word of each page that was written and
 /// not discarded.
 #[derive(Clone, Default)]
 struct Device {
-    /// A lock of the standard library, held without a wait in between, like the next.
-    queue: Arc<Mutex<Vec<WriteRequest<Machine>>>>,
+    queue: Queue<WriteRequest<Machine>>,
+    /// A lock of the standard library, held without a wait in between.
     stored: Arc<Mutex<[Option<u64>; PAGES as usize]>>,
 }
 
@@ -41,7 +38,7 @@ impl Pager<Machine> for Device {
     }
 
     fn write(&self, request: WriteRequest<Machine>) {
-        self.queue.lock().unwrap().push(request);
+        self.queue.push(request);
     }
 
     fn write_pages(&self) -> u64 {
@@ -56,25 +53,9 @@ impl Pager<Machine> for Device {
 }
 
 impl Device {
-    /// Returns a scene, and a file on this device that the scene's process maps at page 0.
-    fn mapped(&self, locking: Locking) -> (Scene, Opened) {
-        let scene = Scene::new(locking);
-        let mapping = Mapping::new(&scene.engine, self.clone(), PAGES * PAGE, false).unwrap();
-        let file = File::new(&mapping, FileAccess::READ_WRITE, "device").unwrap();
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        scene.process.mmap(page(0), PAGES * PAGE, RW, flags, Some(&file), 0).unwrap();
-        (scene, file)
-    }
-
-    /// Serves requests by `how` until the number of tasks that may wait is 0.
-    fn serve(&self, tasks: &AtomicU64, how: impl Fn(WriteRequest<Machine>)) {
-        while tasks.load(SeqCst) != 0 {
-            let request = self.queue.lock().unwrap().pop();
-            match request {
-                Some(request) => how(request),
-                None => thread::yield_now(),
-            }
-        }
+    /// Completes requests until the number of tasks that may wait is 0.
+    fn serve(&self, tasks: &AtomicU64) {
+        self.queue.serve_tasks(tasks, |request| self.complete_all(request));
     }
 
     /// Stores the pages of a request and completes them, the last first.
@@ -96,7 +77,7 @@ impl Device {
     fn sync(&self, file: &Opened) -> Result<(), SyncError> {
         let left = AtomicU64::new(1);
         thread::scope(|scope| {
-            scope.spawn(|| self.serve(&left, |request| self.complete_all(request)));
+            scope.spawn(|| self.serve(&left));
             let synced = file.mapping().write_back(PageRange::ALL);
             left.store(0, SeqCst);
             synced
@@ -104,17 +85,14 @@ impl Device {
     }
 
     /// Ends a scene after its threads.
-    fn end(self, scene: Scene, file: Opened) {
+    fn end(&self, scene: Scene, file: Opened) {
         assert_eq!(self.sync(&file), Ok(()));
-        unmap(&scene.process, 0..PAGES);
-        file.mapping().check();
-        assert!(self.queue.lock().unwrap().is_empty());
+        unmap_file(&scene, &file);
+        self.queue.assert_empty();
         assert_eq!(self.sync(&file), Ok(()));
         let cached = file.mapping().present_pages();
         assert_eq!(file.drop_clean(PageRange::ALL), cached, "a page is still dirty or in use");
-        drop((self, file));
-        scene.assert_empty();
-        scene.end();
+        device::end(scene, file);
     }
 }
 
@@ -124,7 +102,7 @@ impl Device {
 fn write_back_includes_every_earlier_store_of_its_task() {
     explore("two write-backs concurrent with stores", 60, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(2);
         thread::scope(|scope| {
             for number in 0..2 {
@@ -140,7 +118,7 @@ fn write_back_includes_every_earlier_store_of_its_task() {
                     left.fetch_sub(1, SeqCst);
                 });
             }
-            scope.spawn(|| device.serve(&left, |request| device.complete_all(request)));
+            scope.spawn(|| device.serve(&left));
         });
         device.end(scene, file);
     });
@@ -152,7 +130,7 @@ fn write_back_includes_every_earlier_store_of_its_task() {
 fn stores_during_writes_are_not_lost() {
     explore("stores concurrent with writes of their page", 60, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(1);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -163,7 +141,7 @@ fn stores_during_writes_are_not_lost() {
                 (0..2).for_each(|_| assert_eq!(file.mapping().write_back(PageRange::ALL), Ok(())));
                 left.fetch_sub(1, SeqCst);
             });
-            scope.spawn(|| device.serve(&left, |request| device.complete_all(request)));
+            scope.spawn(|| device.serve(&left));
         });
         assert_eq!(device.sync(&file), Ok(()));
         assert_eq!(device.stored(0), Some(3), "the last store is lost");
@@ -176,7 +154,7 @@ fn stores_during_writes_are_not_lost() {
 fn truncation_waits_for_a_write_that_another_cpu_ends() {
     explore("a truncation concurrent with a write", 60, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let mut cpu = scene.machine.cpu(0);
         (0..PAGES).for_each(|number| scene.process.store(&mut cpu, page(number), 7u64).unwrap());
         drop(cpu);
@@ -191,7 +169,7 @@ fn truncation_waits_for_a_write_that_another_cpu_ends() {
                 assert_eq!(device.stored(1), None, "the page is on the device after its discard");
                 left.fetch_sub(1, SeqCst);
             });
-            scope.spawn(|| device.serve(&left, |request| device.complete_all(request)));
+            scope.spawn(|| device.serve(&left));
         });
         assert_eq!([device.stored(0), device.stored(1)], [Some(7), None]);
         assert_eq!(file.mapping().present_pages(), 1);
@@ -204,7 +182,7 @@ fn truncation_waits_for_a_write_that_another_cpu_ends() {
 fn munmap_concurrent_with_a_write_keeps_the_store() {
     explore("a munmap concurrent with a write", 60, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let left = AtomicU64::new(1);
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -217,7 +195,7 @@ fn munmap_concurrent_with_a_write_keeps_the_store() {
                 assert_eq!(file.mapping().write_back(PageRange::ALL), Ok(()));
                 left.fetch_sub(1, SeqCst);
             });
-            scope.spawn(|| device.serve(&left, |request| device.complete_all(request)));
+            scope.spawn(|| device.serve(&left));
         });
         assert_eq!(device.sync(&file), Ok(()));
         assert_eq!(device.stored(1), Some(6), "a store is lost");
@@ -231,7 +209,7 @@ fn munmap_concurrent_with_a_write_keeps_the_store() {
 fn failed_write_wakes_every_task_and_leaves_the_page_dirty() {
     explore("a write that fails while two tasks wait", 40, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         scene.process.store(&mut scene.machine.cpu(0), page(0), 7u64).unwrap();
         let (left, failed) = (AtomicU64::new(2), AtomicU64::new(0));
         thread::scope(|scope| {
@@ -242,7 +220,7 @@ fn failed_write_wakes_every_task_and_leaves_the_page_dirty() {
                     left.fetch_sub(1, SeqCst);
                 });
             }
-            scope.spawn(|| device.serve(&left, drop));
+            scope.spawn(|| device.queue.serve_tasks(&left, drop));
         });
         assert!(failed.load(SeqCst) > 0, "the failure was not reported");
         assert_eq!((device.sync(&file), device.stored(0)), (Ok(()), Some(7)));
@@ -255,7 +233,7 @@ fn failed_write_wakes_every_task_and_leaves_the_page_dirty() {
 fn migration_concurrent_with_a_write() {
     explore("a migration concurrent with a write", 40, |locking| {
         let device = Device::default();
-        let (scene, file) = device.mapped(locking);
+        let (scene, file) = mapped(locking, device.clone());
         let mut cpu = scene.machine.cpu(0);
         scene.process.store(&mut cpu, page(0), 7u64).unwrap();
         drop(cpu);
@@ -271,7 +249,7 @@ fn migration_concurrent_with_a_write() {
                 assert_eq!(device.stored(0), Some(7));
                 left.fetch_sub(1, SeqCst);
             });
-            scope.spawn(|| device.serve(&left, |request| device.complete_all(request)));
+            scope.spawn(|| device.serve(&left));
         });
         device.end(scene, file);
     });
