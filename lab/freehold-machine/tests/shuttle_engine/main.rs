@@ -42,6 +42,7 @@ mod munmap;
 mod nommu;
 mod pageout;
 mod per_cpu_readers;
+mod permits;
 mod pinned;
 mod pins;
 mod probes;
