@@ -1,5 +1,6 @@
 //! Reads of cold files from a device with a latency of 100 us: by one task in ascending order, and by threads
-//! that fault in pages while another thread maps and faults elsewhere.
+//! that fault in pages while another thread maps and faults elsewhere. `dirtying.rs` adds threads that make
+//! pages dirty beside write-back.
 //!
 //! The device has a queue and serves one request at a time, so its bandwidth is the number of pages of a
 //! request divided by the latency. The sides are the same engine with and without readahead. Without
@@ -9,7 +10,7 @@
 //!
 //! `file/readahead/` of `freehold` is the code under test. `registry.rs` lists the experiment.
 
-use super::Experiment;
+use super::{Experiment, dirtying};
 use crate::executor::{Instant, idle, sleep, together};
 use crate::findings::{Cell, Findings, Row, Table};
 use crate::load::{ANON, Open, PAGE, RW, World, fault_in, since};
@@ -18,7 +19,7 @@ use crate::unit::Unit;
 use crate::{scale::Scale, steps::Steps};
 use freehold::{
     fault::Access,
-    file::{File, FileAccess, Mapping, Pager, ReadRequest},
+    file::{File, FileAccess, Mapping, Pager, ReadRequest, WriteRequest},
     space::{MapFlags, Prot},
 };
 use freehold_machine::{Machine, Process};
@@ -31,8 +32,8 @@ use std::time::Duration;
 /// See the [module](self).
 pub struct FileReads;
 
-/// Time that the device needs for a request.
-const LATENCY: Duration = Duration::from_micros(100);
+/// Time that a device needs for a request.
+pub(super) const LATENCY: Duration = Duration::from_micros(100);
 /// Size of the files of a full run and of a quick run, in bytes.
 const SIZES: [u64; 2] = [64 << 20, 8 << 20];
 /// Number of threads that read by faults.
@@ -64,13 +65,44 @@ enum Way {
     Faults,
 }
 
-/// A device with a queue, which [`serve`](Self::serve) serves.
-#[derive(Clone, Default)]
-struct Device(Arc<Mutex<VecDeque<ReadRequest<Machine>>>>);
+/// A device with a queue of requests to read or to write, which [`serve`](Self::serve) serves.
+pub(super) struct Device<R>(Arc<Mutex<VecDeque<R>>>);
 
-impl Pager<Machine> for Device {
+/// A request of a [`Device`].
+pub(super) trait Request {
+    /// Returns the number of pages that are not complete.
+    fn pages(&self) -> u64;
+    /// Completes all pages.
+    fn complete_all(self);
+}
+
+impl Request for ReadRequest<Machine> {
+    fn pages(&self) -> u64 {
+        self.len().get()
+    }
+
+    fn complete_all(mut self) {
+        while let Some((index, _)) = self.next_page() {
+            self.complete(index, Ok(()));
+        }
+    }
+}
+
+impl Request for WriteRequest<Machine> {
+    fn pages(&self) -> u64 {
+        self.len().get()
+    }
+
+    fn complete_all(mut self) {
+        while let Some((index, _)) = self.next_page() {
+            self.complete(index, Ok(()));
+        }
+    }
+}
+
+impl Pager<Machine> for Device<ReadRequest<Machine>> {
     fn read(&self, request: ReadRequest<Machine>) {
-        self.0.lock().expect("the lock of the queue").push_back(request);
+        self.push(request);
     }
 
     fn read_pages(&self) -> u64 {
@@ -80,27 +112,46 @@ impl Pager<Machine> for Device {
 
 /// Work that a device has done.
 #[derive(Default)]
-struct Served {
+pub(super) struct Served {
     /// Nanoseconds in which the device had a request.
-    busy: f64,
-    requests: u64,
-    pages: u64,
+    pub busy: f64,
+    pub requests: u64,
+    pub pages: u64,
 }
 
-impl Device {
+impl<R> Clone for Device<R> {
+    fn clone(&self) -> Self {
+        Device(self.0.clone())
+    }
+}
+
+impl<R> Default for Device<R> {
+    fn default() -> Self {
+        Device(Arc::default())
+    }
+}
+
+impl Device<ReadRequest<Machine>> {
     /// Creates a file of this number of bytes, whose pages are not in the cache.
     fn file(&self, world: &World, bytes: u64, side: Side) -> anyhow::Result<Open> {
         let mapping = Mapping::new(&world.engine, self.clone(), bytes, false)?;
         mapping.set_readahead(side.0);
         Ok(File::new(&mapping, FileAccess::READ, "file")?)
     }
+}
+
+impl<R: Request> Device<R> {
+    /// Adds a request to the queue.
+    pub fn push(&self, request: R) {
+        self.0.lock().expect("the lock of the queue").push_back(request);
+    }
 
     /// Serves requests, one at a time, until `is_over` returns true and the queue is empty.
-    fn serve(&self, is_over: impl Fn() -> bool) -> Served {
+    pub fn serve(&self, is_over: impl Fn() -> bool) -> Served {
         let mut served = Served::default();
         loop {
             let request = self.0.lock().expect("the lock of the queue").pop_front();
-            let Some(mut request) = request else {
+            let Some(request) = request else {
                 if is_over() {
                     return served;
                 }
@@ -110,10 +161,8 @@ impl Device {
             let started = Instant::now();
             sleep(LATENCY);
             served.requests += 1;
-            served.pages += request.len().get();
-            while let Some((index, _)) = request.next_page() {
-                request.complete(index, Ok(()));
-            }
+            served.pages += request.pages();
+            request.complete_all();
             served.busy += since(started);
         }
     }
@@ -162,7 +211,8 @@ impl Experiment for FileReads {
 
     fn seconds(&self, scale: &Scale) -> f64 {
         let turn = 2.0 * seconds(scale) + beside_seconds(scale);
-        (Side::ALL.len() * scale.turns()) as f64 * turn
+        let dirtying = dirtying::LIMITS.len() as f64 * beside_seconds(scale);
+        scale.turns() as f64 * (Side::ALL.len() as f64 * turn + dirtying)
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -179,12 +229,13 @@ impl Experiment for FileReads {
             let what = format!("{READERS} threads, turn {}", turn + 1);
             steps.step(what, beside_seconds(scale), || threads(&world, *side, scale))
         })?;
-        Ok(findings(&[("read calls", calls?), ("faults", faults?)], &beside))
+        let dirtying = dirtying::measure(scale, steps)?;
+        Ok(findings(&[("read calls", calls?), ("faults", faults?)], &beside, dirtying))
     }
 }
 
 /// Returns the size of the files in bytes.
-fn size(scale: &Scale) -> u64 {
+pub(super) fn size(scale: &Scale) -> u64 {
     scale.size(SIZES[0], SIZES[1])
 }
 
@@ -195,12 +246,12 @@ fn seconds(scale: &Scale) -> f64 {
 }
 
 /// Returns the approximate time of a turn of several threads, in seconds.
-fn beside_seconds(scale: &Scale) -> f64 {
+pub(super) fn beside_seconds(scale: &Scale) -> f64 {
     seconds(scale) + idle_time(scale).as_secs_f64()
 }
 
-/// Returns the time for which the other thread is watched before the reads begin.
-fn idle_time(scale: &Scale) -> Duration {
+/// Returns the time for which the other thread is watched before the readers or writers begin.
+pub(super) fn idle_time(scale: &Scale) -> Duration {
     scale.turn / 4
 }
 
@@ -299,7 +350,7 @@ fn threads(world: &World, side: Side, scale: &Scale) -> anyhow::Result<Beside> {
 }
 
 /// Maps, faults in and unmaps a small area.
-fn map_and_fault(process: &Process) -> anyhow::Result<()> {
+pub(super) fn map_and_fault(process: &Process) -> anyhow::Result<()> {
     let at = process.mmap(0, AREA * PAGE, RW, ANON, None, 0)?;
     fault_in(process, at, AREA, Access::WRITE)?;
     Ok(process.munmap(at, AREA * PAGE)?)
@@ -316,22 +367,28 @@ fn fault_all(process: &Process, file: &Open, bytes: u64, part: usize) -> anyhow:
     Ok(process.munmap(at, bytes)?)
 }
 
-fn findings(alone: &[(&str, Vec<Vec<Alone>>); 2], beside: &[Vec<Beside>]) -> Findings {
+fn findings(alone: &[(&str, Vec<Vec<Alone>>); 2], beside: &[Vec<Beside>], dirtying: Table) -> Findings {
     let mut tables: Vec<Table> =
         alone.iter().map(|(name, found)| in_order_table(name, matches!(*name, "faults"), found)).collect();
     tables.push(beside_table(beside));
     let busy =
         |table: &Table| table.column_says(&format!("Time in which the device is busy, {}", table.title), 1);
-    let found = tables[..2].iter().filter_map(busy);
-    let slow = tables[2].column_says("99 % of operations beside readers take at most", 3);
+    let mut found: Vec<String> = tables[..2].iter().filter_map(busy).collect();
+    found.extend(tables[2].column_says("99 % of operations beside readers take at most", 3));
+    found.extend(
+        dirtying.column_says("99 % of operations beside threads that make pages dirty take at most", 3),
+    );
+    tables.push(dirtying);
     Findings {
         experiment: FileReads.name(),
         title: FileReads.title(),
-        found: found.chain(slow).collect(),
+        found,
         work: format!(
             "A device serves one request of at most 32 pages at a time, in {} us. One task reads a cold file in ascending order. Then {READERS} threads fault in all pages \
-             of a cold file, each from another part on, while another thread of the process maps, faults in and unmaps {AREA} pages repeatedly.",
-            LATENCY.as_micros()
+             of a cold file, each from another part on, while another thread of the process maps, faults in and unmaps {AREA} pages repeatedly. Then {} threads make all \
+             pages of a file dirty through a mapping, while another thread writes the file back and the device needs the same time for a request to write.",
+            LATENCY.as_micros(),
+            dirtying::WRITERS
         ),
         tables,
         plots: Vec::new(),

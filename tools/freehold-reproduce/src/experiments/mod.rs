@@ -15,6 +15,7 @@
 //! Two rules apply to [`Experiment::run`]. The name of a step ends in `, turn N`: a simulation adds up the
 //! turns of all steps whose names are equal before this ending. Nothing is printed while a step runs.
 
+mod dirtying;
 mod fault_throughput;
 mod file_reads;
 mod hugetlb;

@@ -173,6 +173,11 @@ fn file_reads() {
     assert!(waits("no readahead") >= 1.0 / 32.0 && waits("windows of 32 pages") > 0.0);
     let beside = table(&found, "beside 4 threads");
     assert_eq!(median(beside, "windows of 32 pages", "reads per page"), 1.0, "a page was read twice");
+    let dirtying = table(&found, "that make pages dirty");
+    for limit in ["at most 256 dirty pages", "at most 4096 dirty pages", "no limit"] {
+        assert!(median(dirtying, limit, "writes per page") >= 1.0, "a page was not written");
+        assert!(median(dirtying, limit, "device busy") > 0.0);
+    }
 }
 
 #[test]
