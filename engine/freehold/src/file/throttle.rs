@@ -23,8 +23,8 @@
 //! | sleeper: loads `ended` (acquire) before it tries to begin writes and examines the count | waker: increments `ended` (release), then wakes | a wake between the two is not lost |
 //!
 //! `permit.rs` calls [`throttle`](Mapping::throttle) before it asks the pager, with no lock held.
-//! `tests/files/throttle.rs` tests the bound, and the mutations `throttle-*` (`xtask/mutants`) remove its
-//! parts.
+//! `tests/files/throttle.rs` tests the bound, `throttle_loom_tests.rs` the sleepers, and the mutations
+//! `throttle-*` (`xtask/mutants`) remove the parts.
 
 use super::{FillError, Mapping};
 use crate::{platform::Platform, wait::Rounds};
@@ -107,6 +107,12 @@ impl Throttle {
         }
     }
 
+    /// Returns the value that [`wait`](Self::wait) needs. The caller then looks for a reason not to wait.
+    fn seen(&self) -> u32 {
+        // Acquire pairs with the release in `subtract` and `end_hold`.
+        self.ended.load(Acquire)
+    }
+
     /// Sleeps until a write ends or a removal that holds writes back, unless the file is not full. Returns at
     /// once if `ended` is not `seen` any more.
     ///
@@ -137,8 +143,7 @@ impl<P: Platform> Mapping<P> {
         let mut rounds = Rounds::new();
         while self.dirty.throttle.is_full() {
             rank::holds_none::<P>();
-            // Acquire pairs with the release in `subtract` and `end_hold`.
-            let seen = self.dirty.throttle.ended.load(Acquire);
+            let seen = self.dirty.throttle.seen();
             // If all pages are being written already, the end of any write makes room. If a removal holds
             // writes back, its end does.
             if self.start_some_writes(PageRange::ALL, self.dirty.throttle.batch())? == 0 {
@@ -149,3 +154,7 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "throttle_loom_tests.rs"]
+mod loom_tests;
