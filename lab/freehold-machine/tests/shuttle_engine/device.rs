@@ -1,7 +1,7 @@
 //! Steps that scenarios with a device share: a file that the scene's process maps, a queue of requests that a
 //! thread of the scenario serves, and the end of the scene.
 //!
-//! `reads.rs`, `writes.rs` and `permits.rs` use these steps with pagers of their own.
+//! `reads.rs`, `writes.rs`, `permits.rs` and `removals.rs` use these steps with pagers of their own.
 
 use crate::{
     explore::thread,

@@ -7,23 +7,21 @@
 //! which the checker reports.
 
 use crate::{
+    device::{self, PAGES, Queue, unmap_file},
     explore::{explore, thread},
     files::Opened,
-    scene::{PAGE, RW, Scene, page, unmap},
+    scene::{PAGE, Scene, page},
 };
 use freehold::{
     PageIndex, PageRange, Pfn,
     error::FillError,
-    file::{File, FileAccess, IoError, Mapping, Pager, WriteRefused, WriteRequest},
+    file::{IoError, Pager, WriteRefused, WriteRequest},
     platform::Platform,
-    space::{Locking, MapFlags},
+    space::Locking,
 };
 use freehold_machine::{Machine, Task};
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
-
-/// Number of pages of the file.
-const PAGES: u64 = 2;
 
 /// A device whose requests wait in a queue, and which keeps the first two words of each page.
 #[derive(Clone, Default)]
@@ -32,8 +30,8 @@ struct Device {
     guards: bool,
     /// Number of questions.
     asked: Arc<Mutex<u64>>,
-    /// A lock of the standard library, held without a wait in between, like the next.
-    queue: Arc<Mutex<Vec<WriteRequest<Machine>>>>,
+    queue: Queue<WriteRequest<Machine>>,
+    /// A lock of the standard library, held without a wait in between.
     stored: Arc<Mutex<[[u64; 2]; PAGES as usize]>>,
 }
 
@@ -53,7 +51,7 @@ impl Pager<Machine> for Device {
     }
 
     fn write(&self, request: WriteRequest<Machine>) {
-        self.queue.lock().unwrap().push(request);
+        self.queue.push(request);
     }
 
     fn guards_writes(&self) -> bool {
@@ -78,11 +76,7 @@ impl Device {
     /// Returns a scene, and a file on this device that the scene's process maps at page 0. Both words of each
     /// page are 7, and the pages are dirty.
     fn mapped(&self, locking: Locking) -> (Scene, Opened) {
-        let scene = Scene::new(locking);
-        let mapping = Mapping::new(&scene.engine, self.clone(), PAGES * PAGE, false).unwrap();
-        let file = File::new(&mapping, FileAccess::READ_WRITE, "device").unwrap();
-        let flags = MapFlags::SHARED | MapFlags::FIXED;
-        scene.process.mmap(page(0), PAGES * PAGE, RW, flags, Some(&file), 0).unwrap();
+        let (scene, file) = device::mapped(locking, self.clone());
         let mut cpu = scene.machine.cpu(0);
         for at in (0..PAGES).flat_map(|number| [page(number), page(number) + 8]) {
             scene.process.store(&mut cpu, at, 7u64).unwrap();
@@ -93,18 +87,13 @@ impl Device {
 
     /// Serves requests until the number of tasks that may wait is 0.
     fn serve(&self, tasks: &AtomicU64) {
-        while tasks.load(SeqCst) != 0 {
-            let request = self.queue.lock().unwrap().pop();
-            let Some(mut request) = request else {
-                thread::yield_now();
-                continue;
-            };
+        self.queue.serve_tasks(tasks, |mut request| {
             while let Some((index, frame)) = request.next_page() {
                 let found = words(request.platform(), frame);
                 self.stored.lock().unwrap()[index.get() as usize] = found;
                 request.complete(index, Ok(()));
             }
-        }
+        });
     }
 
     fn stored(&self, index: u64) -> [u64; 2] {
@@ -113,7 +102,7 @@ impl Device {
 
     /// Writes the file back and reads it again. Fails if the device does not have the contents of the cache.
     /// Returns the words of all pages.
-    fn end(self, scene: Scene, file: Opened) -> [[u64; 2]; PAGES as usize] {
+    fn end(&self, scene: Scene, file: Opened) -> [[u64; 2]; PAGES as usize] {
         let left = AtomicU64::new(1);
         thread::scope(|scope| {
             scope.spawn(|| self.serve(&left));
@@ -128,13 +117,11 @@ impl Device {
             })
         };
         let cached = read();
-        unmap(&scene.process, 0..PAGES);
-        file.mapping().check();
+        unmap_file(&scene, &file);
+        self.queue.assert_empty();
         assert_eq!(file.drop_clean(PageRange::ALL), file.mapping().present_pages() + PAGES);
         assert_eq!(read(), cached, "the device has other contents than the cache");
-        drop((self, file));
-        scene.assert_empty();
-        scene.end();
+        device::end(scene, file);
         cached
     }
 }
