@@ -42,6 +42,7 @@ struct Magazine {
 
 impl Magazine {
     /// Takes a frame, if there is one.
+    #[inline]
     fn pop(&self) -> Option<Pfn> {
         let len = self.len.load(Relaxed).checked_sub(1)?;
         self.len.store(len, Relaxed);

@@ -29,7 +29,8 @@ impl<P: Platform> AddressSpace<P> {
         held: HeldLock<'_, '_, P>,
         table: PteTable<'_, P::Format, P>,
     ) -> FaultOutcome<P> {
-        let (address, rights) = (VirtAddr::new(page), vma_pte_flags(vma.flags()));
+        let (address, flags) = (VirtAddr::new(page), vma.flags());
+        let rights = vma_pte_flags(flags);
         if !access.write {
             self.vm.map_zero(table, address, rights);
             return FaultOutcome::Done;
@@ -47,7 +48,7 @@ impl<P: Platform> AddressSpace<P> {
         };
         // If another task has installed an entry first, `map_anon` frees the frame, and the retried access
         // uses that entry.
-        self.vm.map_anon(table, address, frame, rights | written(vma.flags()));
+        self.vm.map_anon(table, address, frame, rights | written(flags));
         FaultOutcome::Done
     }
 }

@@ -105,18 +105,34 @@ impl<P: Platform> AddressSpace<P> {
     /// assert!(matches!(hole, Err(FaultError::Segv { .. })));
     /// ```
     pub fn handle_fault(&self, addr: u64, access: Access) -> Result<Resolved, FaultError> {
+        if !self.tries_vma_lock() {
+            return self.continue_fault(addr, access, FaultEnd::MmapLock, FaultOutcome::Retry);
+        }
+        match self.fault_under_vma_lock(addr & !(PAGE_SIZE - 1), access) {
+            done @ FaultOutcome::Done => {
+                // There is nothing to drop. The compiler would call the code that drops any outcome.
+                core::mem::forget(done);
+                self.counters.count_fault(FaultEnd::VmaLock);
+                Ok(Resolved::default())
+            }
+            step => self.continue_fault(addr, access, FaultEnd::VmaLock, step),
+        }
+    }
+
+    /// Continues a fault after an attempt on `rung` that ended with `step`. The caller holds no lock.
+    // Not inlined, so that a fault whose first attempt succeeds does not pay for the state of the loop.
+    #[inline(never)]
+    fn continue_fault(
+        &self,
+        addr: u64,
+        access: Access,
+        mut rung: FaultEnd,
+        mut step: FaultOutcome<P>,
+    ) -> Result<Resolved, FaultError> {
         let page = addr & !(PAGE_SIZE - 1);
-        let mut rung = match self.tries_vma_lock() {
-            true => FaultEnd::VmaLock,
-            false => FaultEnd::MmapLock,
-        };
         let (mut rounds, mut done) = (Rounds::new(), Resolved::default());
         let mut shortage = ShortageRounds::new();
         let end = loop {
-            let step = match rung {
-                FaultEnd::VmaLock => self.fault_under_vma_lock(page, access),
-                _ => self.fault_under_mmap_lock(page, access),
-            };
             let ended = match step {
                 FaultOutcome::Done => break Ok(done),
                 FaultOutcome::Retry => Ok(()),
@@ -154,6 +170,10 @@ impl<P: Platform> AddressSpace<P> {
             if let Err(killed) = rounds.again::<P>() {
                 break Err(killed.into());
             }
+            step = match rung {
+                FaultEnd::VmaLock => self.fault_under_vma_lock(page, access),
+                _ => self.fault_under_mmap_lock(page, access),
+            };
         };
         #[cfg(feature = "log")]
         if let Err(error) = &end {
@@ -164,7 +184,7 @@ impl<P: Platform> AddressSpace<P> {
     }
 
     /// Serves the first rung: one attempt under the VMA's own lock.
-    #[inline]
+    #[inline(always)]
     fn fault_under_vma_lock(&self, page: u64, access: Access) -> FaultOutcome<P> {
         match self.lock_vma(page) {
             Ok(vma) => self.fault_in(&vma, page, access, HeldLock::Vma),
@@ -272,7 +292,8 @@ impl<P: Platform> AddressSpace<P> {
         access: Access,
         held: HeldLock<'_, '_, P>,
     ) -> FaultOutcome<P> {
-        if vma.flags().contains(VmFlags::HUGETLB) {
+        let flags = vma.flags();
+        if flags.contains(VmFlags::HUGETLB) {
             return self.hugetlb_fault(vma, page, access, held);
         }
         let address = VirtAddr::new(page);
@@ -283,7 +304,7 @@ impl<P: Platform> AddressSpace<P> {
                 Err(step) => return step,
             },
         };
-        if vma.flags().intersects(VmFlags::UFFD)
+        if flags.intersects(VmFlags::UFFD)
             && let Some(step) = self.ask_pager(vma, page, access)
         {
             return step;

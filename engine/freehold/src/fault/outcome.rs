@@ -6,7 +6,7 @@
 //! faults share ([`check_access`]).
 //!
 //! `populate.rs`, `remote/page.rs` and the faults on huge pages of pools (`hugetlb/fault/`) use the same
-//! outcomes. A new outcome needs an arm in `handle_fault`, in `populate_part` (`populate.rs`) and in
+//! outcomes. A new outcome needs an arm in `continue_fault`, in `populate_part` (`populate.rs`) and in
 //! `remote/page.rs`.
 
 use crate::{

@@ -460,6 +460,7 @@ impl<P: Platform> Counters<P> {
     }
 
     /// Counts the end of a fault.
+    #[inline(always)]
     pub fn count_fault(&self, end: FaultEnd) {
         self.per_cpu.with(|cpu| {
             let counter = &cpu.faults[end as usize];
