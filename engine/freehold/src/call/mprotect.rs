@@ -158,29 +158,41 @@ impl<P: Platform> AddressSpace<P> {
         let opened = ArrayVec::new();
         let mut protection =
             Protection { space: self, range, gather: None, access, pkey, opened, done_to: None };
-        let done = self.retry_when_short(|| {
-            // Another task may have changed the part that an earlier attempt has completed.
-            let range = protection.done_to.map_or(range, |at| range.with_start(at));
-            match grows.filter(|_| protection.done_to.is_none()) {
-                None => {
-                    let needs = || LimitDemand::cuts_and_pages(range.pages());
-                    self.with_write_range(
-                        range,
-                        needs,
-                        &mut protection,
-                        |protection, guard| protection.apply(guard, range),
-                        Protection::flush,
-                    )
-                }
-                Some(grows) => self.protect_growing(&mut protection, range, grows),
-            }
-        });
+        let done = match self.try_protect(&mut protection, range, grows) {
+            Err(error) => self.retry_after(error, || self.try_protect(&mut protection, range, grows)),
+            done => done,
+        };
         for opened in &protection.opened {
             // Copies pages in advance, so that locked memory does not fault later. The next access reports
             // failures.
             self.populate_locked(*opened);
         }
         done
+    }
+
+    /// Makes one attempt to change the part of `range` that does not have the new rights.
+    #[cfg_attr(feature = "inline", inline(always))]
+    fn try_protect(
+        &self,
+        protection: &mut Protection<'_, P>,
+        range: UserRange,
+        grows: Option<Grows>,
+    ) -> Result<(), MprotectError> {
+        // Another task may have changed the part that an earlier attempt has completed.
+        let range = protection.done_to.map_or(range, |at| range.with_start(at));
+        match grows.filter(|_| protection.done_to.is_none()) {
+            None => {
+                let needs = || LimitDemand::cuts_and_pages(range.pages());
+                self.with_write_range(
+                    range,
+                    needs,
+                    protection,
+                    |protection, guard| protection.apply(guard, range),
+                    Protection::flush,
+                )
+            }
+            Some(grows) => self.protect_growing(protection, range, grows),
+        }
     }
 
     /// Changes the rights from the start of a VMA that grows. The start is known only after the VMA is found.

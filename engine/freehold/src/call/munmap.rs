@@ -83,10 +83,13 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// The locks of a [range writer](crate::space::locking#writers). The first lock is taken killably.
     fn unmap_range(&self, mut range: UnmapRange, atomic: bool) -> Result<(), MunmapError> {
-        self.retry_when_short(|| self.try_unmap(&mut range, atomic))
+        match self.try_unmap(&mut range, atomic) {
+            Err(error) => self.retry_after(error, || self.unmap_concurrently(&mut range, atomic)),
+            done => done,
+        }
     }
 
-    /// Makes one attempt of [`unmap_range`](Self::unmap_range). After a failure, `range` is the part that is
+    /// Makes the first attempt of [`unmap_range`](Self::unmap_range). After a failure, `range` is the part that is
     /// still to be unmapped.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn try_unmap(&self, range: &mut UnmapRange, atomic: bool) -> Result<(), MunmapError> {

@@ -116,7 +116,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Becomes a range writer that holds the claims that `claim` makes, if the address space prefers range
     /// writers. Otherwise becomes the exclusive writer. Also returns the value of `claim`, or `None` for the
     /// exclusive writer.
-    #[inline(never)]
+    // Inlined, because guards are large.
+    #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn claim_or_exclusive<'s, T>(
         &'s self,
         state: &'s RangeWriterState,

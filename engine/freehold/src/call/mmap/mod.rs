@@ -179,8 +179,12 @@ impl<P: Platform> AddressSpace<P> {
             let mut replaced = DeferredRetire::new();
             let mapped = {
                 let guard = self.writer(lock);
-                let free = fixed.is_none_or(|range| guard.clear_for_write(range));
-                free.then(|| guard.map(request, None, reserving.as_ref(), &mut replaced))
+                let free = match fixed {
+                    None => true,
+                    Some(range) => guard.clear_for_write(range),
+                };
+                // Not `then`, whose closure is not inlined.
+                if free { Some(guard.map(request, None, reserving.as_ref(), &mut replaced)) } else { None }
             };
             if let Some(mapped) = mapped {
                 return self.finish_mapping(request, mapped, reserving, &mut replaced);

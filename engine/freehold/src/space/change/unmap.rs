@@ -535,6 +535,8 @@ fn settle<P: Platform>(
     // reference to the space. No walk of the reverse map reaches the VMAs any more.
     unsafe { space.vm.unlink_tables(span.va(), free, &mut gather) };
     gather.finish();
+    // A finished gather has nothing to drop. A drop would look for pending work once more.
+    core::mem::forget(gather);
 }
 
 /// Zaps the listed VMAs.
