@@ -33,6 +33,8 @@ struct Device {
     guards: bool,
     /// Value of `read_pages`.
     window: u64,
+    /// Value of `reads_zeroes`.
+    zeroes: bool,
     queue: Arc<Mutex<VecDeque<WriteRequest<Machine>>>>,
     /// The stored numbers of pages that were written or discarded.
     stored: Arc<Mutex<BTreeMap<u64, u64>>>,
@@ -57,6 +59,10 @@ impl Pager<Machine> for Device {
 
     fn read_pages(&self) -> u64 {
         self.window
+    }
+
+    fn reads_zeroes(&self) -> bool {
+        self.zeroes
     }
 
     fn write(&self, request: WriteRequest<Machine>) {
@@ -398,6 +404,32 @@ fn pager_may_write_back_while_a_removal_asks_it() {
     // The write has ended the first permission.
     assert_eq!(*device.asked.lock().unwrap(), [0, 2, 0]);
     device.sync(mapping);
+    drop(file);
+    world.end();
+}
+
+/// A page that needs no read also enters the cache after its discard, because it may be written then.
+#[test]
+fn page_of_zeroes_waits_for_the_discard() {
+    let world = World::new();
+    let device = Device { zeroes: true, ..Device::default() };
+    let file = device.file(&world, 4);
+    let mapping = file.mapping();
+    let [begun, go_on] = device.hold_discard();
+    std::thread::scope(|scope| {
+        let removal = scope.spawn(|| mapping.punch(PAGE..2 * PAGE));
+        begun.wait();
+        put(mapping, 0, 10);
+        let read = spawn_until_waiting(scope, || get(mapping, 1));
+        let write = spawn_until_waiting(scope, || put(mapping, 1, 11));
+        assert!(!read.is_finished() && !write.is_finished());
+        go_on.wait();
+        assert_eq!(removal.join().unwrap(), Ok(()));
+        write.join().unwrap();
+        assert!([0, 11].contains(&read.join().unwrap()));
+    });
+    device.sync(mapping);
+    assert_eq!([0, 1].map(|page| device.stored(page)), [Some(10), Some(11)]);
     drop(file);
     world.end();
 }
