@@ -38,8 +38,9 @@ impl<P: Platform> AddressSpace<P> {
     /// Sets the NUMA policy of all mappings in `len` bytes at `addr` to `tag`. Zero is the default policy.
     /// Later requests for frames of anonymous pages carry the tag
     /// ([`NodeChoice::Policy`](crate::platform::NodeChoice)); pages that exist stay where they are
-    /// ([`Engine::migrate_to`](crate::engine::Engine::migrate_to) moves them). VMAs with different tags do
-    /// not merge. As on Linux, a length that overflows when it is rounded up to whole pages counts as zero.
+    /// ([`Engine::migrate_to`](crate::engine::Engine::migrate_to) moves them). Huge pages of pools come from
+    /// any node, whatever the tag. VMAs with different tags do not merge. As on Linux, a length that
+    /// overflows when it is rounded up to whole pages counts as zero.
     ///
     /// # Errors
     ///
