@@ -412,9 +412,10 @@ impl<P: Platform> Mapping<P> {
     /// None. The caller holds no lock.
     pub(super) fn wait_for_read(&self, index: PageIndex) -> Result<State, Killed> {
         rank::holds_none::<P>();
-        self.turn(index).wait::<P>(|| {
+        self.turn(index).wait::<P, _>(|| {
             let rcu = P::rcu_read();
-            self.cache.get(Stay::within::<P>(&rcu), index).map_or(State::Other, reading::watch)
+            let word = self.cache.get(Stay::within::<P>(&rcu), index);
+            reading::ended(word.map_or(State::Other, reading::watch))
         })
     }
 

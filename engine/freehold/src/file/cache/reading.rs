@@ -22,8 +22,8 @@
 //! A task that changes the word of a read frees or publishes the page, and uncounts the page if it does not
 //! publish it. If the old word had `WAITED`, it then wakes the sleepers ([`Turns`]).
 //!
-//! Sleepers of all files share a few counters, because a word in the tree cannot be slept on. The counters
-//! and the words pair as follows:
+//! Sleepers of all files share a few counters (`wait/turns.rs`), because a word in the tree cannot be slept on.
+//! The counters and the words pair as follows:
 //!
 //! | access | pairs with | so that |
 //! | --- | --- | --- |
@@ -41,16 +41,11 @@
 
 use super::entry::Word;
 use crate::Pfn;
-use freehold_sync::{
-    Host, Killed,
-    atomic::{
-        AtomicU32, AtomicU64, CHECKED,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
-    },
+pub(in crate::file) use crate::wait::{Turn, Turns};
+use freehold_sync::atomic::{
+    AtomicU64,
+    Ordering::{AcqRel, Acquire, Relaxed, Release},
 };
-
-/// Number of counters that tasks sleep on.
-const TURNS: usize = if CHECKED { 1 } else { 64 };
 
 /// The state of a page for a task that needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +142,11 @@ pub(in crate::file) fn watch(word: &AtomicU64) -> State {
     }
 }
 
+/// Returns the state of a page, like [`watch`], or `None` while the page is being read. For [`Turn::wait`].
+pub(in crate::file) fn ended(state: State) -> Option<State> {
+    (state != State::Reading).then_some(state)
+}
+
 /// Takes the mark of readahead from a page. Returns false if the page has no mark, or if another task has
 /// taken it.
 pub(in crate::file) fn take_mark(word: &AtomicU64) -> bool {
@@ -160,62 +160,6 @@ pub(in crate::file) fn take_mark(word: &AtomicU64) -> bool {
 pub(in crate::file) fn forget(word: &AtomicU64) -> bool {
     // Relaxed: no data depends on a failure.
     word.compare_exchange(Word::failed(false).0, 0, Relaxed, Relaxed).is_ok()
-}
-
-/// The counters that tasks sleep on until a read ends. The state that all files of an engine share has one
-/// set.
-pub(in crate::file) struct Turns([AtomicU32; TURNS]);
-
-impl Turns {
-    /// Creates the counters.
-    pub fn new() -> Self {
-        Turns(core::array::from_fn(|_| AtomicU32::new(0)))
-    }
-
-    /// Returns the counter for a page. `file` identifies the file.
-    pub fn of(&self, file: usize, index: u64) -> Turn<'_> {
-        // Mixes the address of the file, whose low bits are zero, with the index.
-        let mixed = (file as u64 >> 6).wrapping_add(index).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Turn(&self.0[(mixed >> 58) as usize % TURNS])
-    }
-}
-
-/// The counter that the sleepers of a page use.
-#[derive(Clone, Copy)]
-pub(in crate::file) struct Turn<'t>(&'t AtomicU32);
-
-impl Turn<'_> {
-    /// Sleeps until `state`, which calls [`watch`], returns something other than `Reading`.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `Killed` if a fatal signal ends the wait.
-    pub fn wait<H: Host>(self, state: impl Fn() -> State) -> Result<State, Killed> {
-        loop {
-            // Acquire pairs with the release in `wake`.
-            let seen = self.0.load(Acquire);
-            match state() {
-                State::Reading => H::wait_killable(self.0, seen)?,
-                ended => return Ok(ended),
-            }
-        }
-    }
-
-    /// Sleeps as long as `under_way` returns true. It first makes sure that the end wakes the caller.
-    ///
-    /// # Errors
-    ///
-    /// Fails with `Killed` if a fatal signal ends the wait.
-    pub fn wait_while<H: Host>(self, under_way: impl Fn() -> bool) -> Result<(), Killed> {
-        self.wait::<H>(|| if under_way() { State::Reading } else { State::Other }).map(drop)
-    }
-
-    /// Wakes the tasks that sleep on the counter, after a word with `WAITED` has changed.
-    pub fn wake<H: Host>(self) {
-        // Release pairs with the acquire in `wait`.
-        self.0.fetch_add(1, Release);
-        H::wake_all(self.0);
-    }
 }
 
 #[cfg(all(test, loom))]

@@ -62,7 +62,7 @@ impl Page {
 
     /// Waits for the read, and checks the contents if the page is visible.
     fn wait(&self) -> State {
-        let state = self.turns.of(0, 0).wait::<LoomHost>(|| watch(&self.word)).unwrap();
+        let state = self.turns.of(0, 0).wait::<LoomHost, _>(|| ended(watch(&self.word))).unwrap();
         if state == State::Visible && Word(self.word.load(Relaxed)).visible() == Some(FIRST) {
             assert_eq!(self.contents.load(Relaxed), 7, "a visible page without contents");
         }
