@@ -10,21 +10,9 @@
 //! `tests/files/writes.rs` test pagers that hang or complete their requests later.
 
 use super::{ForeignFrames, ReadRequest, WriteRefused, WriteRequest};
+pub use crate::error::IoError;
 use crate::{Pfn, platform::Platform};
-use core::fmt;
 use freehold_vmspace::{PageIndex, PageRange};
-
-/// Error of a failed read or write of the backing store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IoError;
-
-impl fmt::Display for IoError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("input or output failed")
-    }
-}
-
-impl core::error::Error for IoError {}
 
 /// The backing store of a file.
 ///
