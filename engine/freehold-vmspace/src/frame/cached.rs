@@ -21,6 +21,9 @@
 //! set the cache has a reference, so a lookup never raises a count of zero. Without the bit, only a task that
 //! has a reference raises the count. The [rule](super) therefore holds for every frame, whatever page the
 //! frame held before. `loom_tests.rs` tests the protocol.
+//!
+//! A swap cache (`swap/` of `freehold`) uses the same bit and the same steps for pages that entries may map.
+//! A frame is in at most one cache: [`enter_swap_cache`](Frame::enter_swap_cache) fails while the bit is set.
 
 use super::{CACHED, Frame, MAX_REFS};
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
@@ -60,6 +63,24 @@ impl Frame {
         // this change.
         let before = self.refs.fetch_sub(CACHED, AcqRel);
         debug_assert_ne!(before & CACHED, 0, "a frame left a cache that did not have it");
+    }
+
+    /// Adds a reference for the swap cache, and lets lookups find the frame, which other tasks may use. The
+    /// caller has a reference. Returns false and changes nothing if a cache already has the frame.
+    #[inline]
+    pub fn enter_swap_cache(&self) -> bool {
+        // Release: as in `enter_cache`. Acquire: another swap cache has finished with the frame.
+        let enter = |refs: u32| (refs & CACHED == 0).then_some((refs + 1) | CACHED);
+        self.refs.fetch_update(AcqRel, Relaxed, enter).is_ok()
+    }
+
+    /// Turns the swap cache's reference into an ordinary reference of the caller, like
+    /// [`leave_cache`](Self::leave_cache). Keeps the rmap word, because entries may map the page.
+    #[inline]
+    pub fn leave_swap_cache(&self) {
+        // Release: as in `leave_cache`.
+        let before = self.refs.fetch_sub(CACHED, AcqRel);
+        debug_assert_ne!(before & CACHED, 0, "a frame left a swap cache that did not have it");
     }
 
     /// Turns the cache's reference into a reference of the caller if there is no other reference. Keeps the

@@ -112,6 +112,10 @@ const AGAIN: u32 = 1 << 12;
 /// A page of the cache of an ordinary file. With this bit, the word of a page is never 0.
 const FILE: u32 = 1 << 13;
 
+/// The read of the page from its swap device has failed: the contents are undefined. Set by the end of the
+/// read, before the frame leaves the swap cache; kept until the frame is free.
+const UNREAD: u32 = 1 << 11;
+
 impl Frame {
     /// Announces records to the simulation's report. Does nothing in other builds. For a platform that
     /// creates many records at once.
@@ -429,6 +433,21 @@ impl Frame {
         // Relaxed, here and below: the order of the accesses to `refs` makes the bit visible to the task that
         // drops the last reference. Other tasks hold the frame's lock or need only a hint.
         self.word.fetch_or(FAILED, Relaxed);
+    }
+
+    /// Records that the read of the page from its swap device has failed. No entry maps the frame. The caller
+    /// has a reference, and then changes the word by which other tasks found the frame.
+    #[inline]
+    pub fn set_unread(&self) {
+        // Relaxed: the word of the slot publishes the bit; see `swap/slot.rs` of `freehold`.
+        self.word.fetch_or(UNREAD, Relaxed);
+    }
+
+    /// Returns true if the read of the page from its swap device has failed. The caller has a reference, and
+    /// has seen that the read has ended.
+    #[inline]
+    pub fn is_unread(&self) -> bool {
+        self.word.load(Relaxed) & UNREAD != 0
     }
 
     /// Returns true if the memory failed.
