@@ -838,6 +838,8 @@ const LAYERS: &[&[&str]] = &[
     &["nommu/state"],
     &["uffd/state"],
     &["reclaim/state"],
+    &["file/request"],
+    &["swap"],
     &["file"],
     &["vma"],
     &["hugetlb/sharing", "hugetlb/unmap_file"],

@@ -63,6 +63,7 @@
 //! | [`mod@file`] | the objects that an area maps: anonymous memory, a file with its page cache and pager, frames that the engine does not own |
 //! | [`rmap`] | the reverse map: from a frame to every entry that maps its page |
 //! | [`reclaim`] | memory reclaim: which pages go when memory is short, and how |
+//! | [`swap`] | the devices that pages are swapped to, and the pages that are on them |
 //! | [`uprobe`] | breakpoints in the pages of files |
 //! | [`hugetlb`] | huge pages from pools, their reservations, and the page tables that processes share |
 //! | [`uffd`] | userfaultfd: page faults that a program of the embedder serves |
@@ -154,6 +155,7 @@ pub mod remote;
 pub mod report;
 pub mod rmap;
 pub mod space;
+pub mod swap;
 #[cfg(feature = "uffd")]
 pub mod uffd;
 #[cfg(not(feature = "uffd"))]

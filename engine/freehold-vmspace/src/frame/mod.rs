@@ -114,7 +114,7 @@ const FILE: u32 = 1 << 13;
 
 /// The read of the page from its swap device has failed: the contents are undefined. Set by the end of the
 /// read, before the frame leaves the swap cache; kept until the frame is free.
-const UNREAD: u32 = 1 << 11;
+const UNREAD: u32 = 1 << 14;
 
 impl Frame {
     /// Announces records to the simulation's report. Does nothing in other builds. For a platform that

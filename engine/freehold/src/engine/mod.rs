@@ -8,8 +8,8 @@
 //! the simulation.
 //!
 //! Files are a lower layer than the engine. State that they need is therefore in [`Files`] (`file/files.rs`),
-//! to which the engine refers. `config.rs` has the initial settings, and `trim.rs` frees memory that is kept
-//! for reuse. Operations of other folders on an engine, such as the pools of huge pages (`hugetlb/pools.rs`)
+//! to which the engine refers. `config.rs` has the initial settings, `swap.rs` adds swap devices, and `trim.rs`
+//! frees memory that is kept for reuse. Operations of other folders on an engine, such as the pools of huge pages (`hugetlb/pools.rs`)
 //! and migration (`rmap/`), are in these folders.
 //!
 //! Objects of two engines must never be combined, because the frames and locks of one engine mean nothing to
@@ -17,6 +17,7 @@
 //! `tests/every_call/engines.rs` tests these checks.
 
 mod config;
+mod swap;
 mod trim;
 
 pub use crate::{
@@ -34,6 +35,7 @@ use crate::{
     hugetlb::state::Hugetlb,
     platform::Platform,
     reclaim::state::ReclaimState,
+    swap::Swap,
     vma::{AnonId, owned::VmaSlab},
 };
 use freehold_sync::{
@@ -138,11 +140,12 @@ impl<P: Platform> Engine<P> {
             CommittedMemory::try_new(config.overcommit)?,
             config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,
             ReclaimState::try_new(config.reclaim, &memory.platform().frames())?,
-            config.file_rmap,
             file_stats,
+            Swap::try_new(memory.clone())?,
         );
         let files = files
             .with_shared_blocks(config.shared_blocks)
+            .with_file_rmap(config.file_rmap)
             .with_readahead(config.readahead)
             .with_dirty_limit(config.dirty_limit);
         let files = Counted::try_new(files)?;

@@ -115,7 +115,9 @@ pub use errno::{Errno, ToErrno};
 pub use fill::FillError;
 pub use io::IoError;
 pub use migrate::MigrateError;
-pub use settings::{BrkError, EngineError, HeapError, MdweError, MergeError, SpaceError};
+pub use settings::{
+    BrkError, EngineError, HeapError, MdweError, MergeError, SpaceError, SwapOffError, SwapOnError,
+};
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 
 to_errno!(FillError, UffdReadError);

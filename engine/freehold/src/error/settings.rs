@@ -97,3 +97,27 @@ impl From<Killed> for HeapError {
         HeapError::Killed
     }
 }
+
+unkillable_error! {
+    /// Reason why a swap device was not added.
+    SwapOnError {
+        /// The device has no slots, or too many.
+        Invalid => EINVAL,
+        /// The maximum number of swap devices is in use.
+        TooManyDevices => EPERM,
+        /// There is no memory for the engine's records.
+        OutOfMemory => ENOMEM,
+    }
+}
+
+plain_error! {
+    /// Reason why a swap device was not removed.
+    SwapOffError {
+        /// The swap device does not exist.
+        NotFound => EINVAL,
+        /// Slots of the swap device may still be allocated.
+        NotClosed => EINVAL,
+        /// The swap device still has pages.
+        InUse => EBUSY,
+    }
+}

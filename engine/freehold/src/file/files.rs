@@ -16,6 +16,7 @@ use crate::{
     reclaim::state::ReclaimState,
     rmap::tree::lock::FileRmap,
     shortage::create,
+    swap::Swap,
 };
 use freehold_sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
@@ -41,6 +42,8 @@ pub struct Files<P: Platform> {
     /// The policy of reclaim, and the place that it has reached. Words that are read and written on their
     /// own.
     pub(crate) reclaim: ReclaimState<P>,
+    /// The swap devices. Atomic, without a lock.
+    pub(crate) swap: Swap<P>,
     /// Initial maximum of readahead of each file, in pages.
     pub(super) readahead: u32,
     /// Maximum number of dirty pages of each file.
@@ -88,8 +91,8 @@ impl<P: Platform> Files<P> {
         committed: CommittedMemory<P>,
         kept: Option<CommittedMemory<P>>,
         reclaim: ReclaimState<P>,
-        file_rmap: FileRmap,
         lock_stats: Option<Counted<LockStats<P>>>,
+        swap: Swap<P>,
     ) -> Self {
         Files {
             list: FileList::new(),
@@ -99,9 +102,10 @@ impl<P: Platform> Files<P> {
             shared_blocks: AtomicU64::new(SharedBlocks::default().word()),
             reads: Turns::new(),
             reclaim,
+            swap,
             readahead: 0,
             dirty_limit: u64::MAX,
-            file_rmap,
+            file_rmap: FileRmap::default(),
             lock_stats,
             memory,
         }
@@ -111,6 +115,11 @@ impl<P: Platform> Files<P> {
     pub(crate) fn with_shared_blocks(self, blocks: SharedBlocks) -> Self {
         self.set_shared_blocks(blocks);
         self
+    }
+
+    /// Sets the kind of the i_mmap locks; the default before.
+    pub(crate) fn with_file_rmap(self, file_rmap: FileRmap) -> Self {
+        Files { file_rmap, ..self }
     }
 
     /// Sets the initial maximum of readahead of each file, in pages; 0 before.

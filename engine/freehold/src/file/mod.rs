@@ -45,7 +45,7 @@ mod read;
 mod readahead;
 mod removal;
 mod remove;
-mod request;
+pub(crate) mod request;
 mod sealing;
 mod seals;
 mod shortage;

@@ -1,4 +1,5 @@
-//! The pages of a request to a pager, for requests to read (`read.rs`) and requests to write (`write.rs`).
+//! The pages of a request to a pager, for requests to read (`read.rs`) and requests to write (`write.rs`), and
+//! of requests to swap devices (`swap/requests.rs`), whose slots are the pages.
 //!
 //! A request has a window of [`MAX_PAGES`] pages. A bit of `left` is set for each page that is not complete.
 //! Each page is taken once ([`take`](RequestPages::take)), and the request then ends its read or write. A
@@ -8,11 +9,11 @@ use crate::Pfn;
 use freehold_vmspace::{PageCount, PageIndex, PageRange};
 
 /// Maximum number of pages of a request.
-pub(super) const MAX_PAGES: usize = 32;
+pub(crate) const MAX_PAGES: usize = 32;
 
 /// The pages of a request that are not complete, and their frames.
 #[derive(Clone, Copy)]
-pub(super) struct RequestPages {
+pub(crate) struct RequestPages {
     /// The page of bit 0 and of the first frame.
     first: PageIndex,
     /// The pages that are not complete: bit `n` is page `first + n`.

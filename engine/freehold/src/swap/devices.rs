@@ -1,0 +1,498 @@
+//! All swap devices of an engine: [`Swap`].
+//!
+//! The devices are in a list of fixed length. A task reads the list inside a read section of RCU and without a
+//! lock, so a swap-in writes no cache line that all CPUs write. A device is added by compare-and-swap, and
+//! removed in these steps:
+//!
+//! | state of the device | set by | effect |
+//! | --- | --- | --- |
+//! | open | [`swap_on`](Swap::swap_on), [`reopen`](Swap::reopen) | slots are allocated |
+//! | closed | [`close`](Swap::close) | no slot is allocated. The pages stay; swapoff reads them back |
+//! | going | [`remove`](Swap::remove), by compare-and-swap from *closed* | if no slot is in use, the device leaves the list, and is freed after a grace period. Otherwise it is closed again |
+//!
+//! An allocation that meets a change of the state is cancelled or seen:
+//!
+//! | access | pairs with | so that |
+//! | --- | --- | --- |
+//! | allocation: counts slots as used, fence, examines the state | `remove`: sets the state, fence, examines the count | the allocation is cancelled, or the device is not removed |
+//! | `swap_on`: pointer (release) | each access of the device (acquire) | the device is initialized |
+//! | `remove`: null pointer, then a grace period | each access of the device, in a read section | the device is freed after its last use |
+//!
+//! A request keeps its device by a lease (`area.rs`). Each function of this file that gets a [`SwapEntry`] may
+//! be called with an entry that is out of date: it then finds that the slot is not in use. An entry that the
+//! caller keeps, for example under the lock of its table, keeps the slot, and so the device.
+//!
+//! Slots are allocated on the device with the highest priority that has free slots. Devices of the same
+//! priority take turns, counted per CPU. `tests/swap.rs` tests priorities and removal.
+#![expect(unsafe_code, reason = "devices are linked by atomic pointers")]
+
+use super::{
+    area::{Area, Lease, Share, SwapTurns},
+    device::SwapDevice,
+    entry::{MAX_DEVICES, SwapEntry, SwapId},
+    requests::{SwapRead, SwapWrite},
+    slot::{DuplicateError, Lookup},
+    table::Batch,
+    word::Shadow,
+};
+use crate::{
+    Pfn,
+    counted::{Counted, Shared},
+    error::{NoMemory, SwapOffError, SwapOnError},
+    platform::Platform,
+    wait::grace_period,
+};
+use core::ptr::{NonNull, null_mut};
+use freehold_sync::{
+    Killed, PerCpu,
+    atomic::{
+        AtomicPtr, AtomicU32,
+        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        fence,
+    },
+    rank,
+};
+use freehold_vmspace::Memory;
+
+const OPEN: u32 = 0;
+const CLOSED: u32 = 1;
+const GOING: u32 = 2;
+
+/// A device in the list.
+struct Entry<P: Platform> {
+    /// One of the three states; see the module.
+    state: AtomicU32,
+    /// Devices with a higher priority are filled first. Never changes.
+    priority: i16,
+    area: Counted<Area<P>>,
+    /// The lease that requests of each CPU clone. Never changes.
+    shares: PerCpu<Lease<P>, P>,
+}
+
+impl<P: Platform> Shared for Entry<P> {}
+
+impl<P: Platform> Entry<P> {
+    fn try_new(area: Counted<Area<P>>, priority: i16) -> Result<Counted<Self>, NoMemory> {
+        let (first, mut failed) = (Share::try_new(&area)?, None);
+        let shares = PerCpu::try_new(|_| {
+            Share::try_new(&area).unwrap_or_else(|error| {
+                failed = Some(error);
+                first.clone()
+            })
+        })?;
+        failed.map_or(Ok(()), Err)?;
+        Ok(Counted::try_new(Entry { state: AtomicU32::new(OPEN), priority, area, shares })?)
+    }
+
+    fn is_open(&self) -> bool {
+        // Relaxed: a hint. `Swap::allocate_on` examines the state again, with a fence.
+        self.state.load(Relaxed) == OPEN
+    }
+
+    fn lease(&self) -> Lease<P> {
+        self.shares.with(Counted::clone)
+    }
+}
+
+/// Numbers of slots of a device, and its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwapUsage {
+    /// Number of slots, bad ones included.
+    pub slots: u64,
+    /// Number of slots that have a page or are about to get one.
+    pub used: u64,
+    /// Number of slots that are not used any more, because a write has failed.
+    pub bad: u64,
+    /// The priority: devices with a higher one are filled first.
+    pub priority: i16,
+}
+
+freehold_sync::error_enum! {
+    /// Reason why no slot was allocated.
+    pub enum NoSlot {
+        /// All swap devices are full.
+        Full,
+        /// There is no memory for the table of a cluster.
+        OutOfMemory,
+    }
+}
+
+freehold_sync::error_enum! {
+    /// Reason why a page could not be read from a swap device.
+    pub enum SwapReadError {
+        /// The device could not read the page.
+        Io,
+        /// A fatal signal arrived during the wait.
+        Killed,
+    }
+}
+
+impl From<Killed> for SwapReadError {
+    fn from(_: Killed) -> Self {
+        SwapReadError::Killed
+    }
+}
+
+/// The swap devices of an engine.
+#[doc(hidden)]
+pub struct Swap<P: Platform> {
+    /// Null, or a reference to a device from `Counted::into_raw`; see the module.
+    entries: [AtomicPtr<Entry<P>>; MAX_DEVICES],
+    /// Number of allocations of each CPU. Each CPU writes only its own number.
+    rotation: PerCpu<AtomicU32, P>,
+    turns: Counted<SwapTurns>,
+    /// The last field, because the drop of a device may free frames.
+    memory: Counted<Memory<P>>,
+}
+
+impl<P: Platform> Swap<P> {
+    /// Creates the list without devices.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    pub(crate) fn try_new(memory: Counted<Memory<P>>) -> Result<Self, NoMemory> {
+        Ok(Swap {
+            entries: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
+            rotation: PerCpu::try_new(|_| AtomicU32::new(0))?,
+            turns: Counted::try_new(SwapTurns::new())?,
+            memory,
+        })
+    }
+
+    /// Adds a device, from which slots are allocated from now on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device has too many slots or none, if there are too many devices, or if there is no memory.
+    pub(crate) fn swap_on(&self, device: impl SwapDevice<P>, priority: i16) -> Result<SwapId, SwapOnError> {
+        let area = Area::try_new(device, self.turns.clone(), self.memory.clone())?;
+        let entry = Counted::into_raw(Entry::try_new(area, priority)?);
+        for (number, place) in self.entries.iter().enumerate() {
+            // Release pairs with the acquire in `entry`.
+            if place.compare_exchange(null_mut(), entry.as_ptr(), Release, Relaxed).is_ok() {
+                return Ok(SwapId::new(number));
+            }
+        }
+        // SAFETY: from `into_raw`, and not linked.
+        drop(unsafe { Counted::from_raw(entry) });
+        Err(SwapOnError::TooManyDevices)
+    }
+
+    /// Allocates no more slots from a device. Returns false if the device does not exist, or is closed already.
+    pub fn close(&self, id: SwapId) -> bool {
+        // Relaxed, here and below: `remove` and `allocate_on` have the fences.
+        let close = |entry: &Entry<P>| entry.state.compare_exchange(OPEN, CLOSED, Relaxed, Relaxed).is_ok();
+        self.with(id, close).unwrap_or(false)
+    }
+
+    /// Allocates slots again from a device that was closed.
+    pub fn reopen(&self, id: SwapId) {
+        self.with(id, |entry| {
+            let _ = entry.state.compare_exchange(CLOSED, OPEN, Relaxed, Relaxed);
+        });
+    }
+
+    /// Returns true if no slot of the device is in use. A closed device that is empty stays empty, except that
+    /// an allocation that had begun before may be about to be cancelled.
+    pub fn is_empty(&self, id: SwapId) -> bool {
+        self.with(id, |entry| entry.area.table.used() == 0).unwrap_or(true)
+    }
+
+    /// Removes a device that is closed and empty.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device does not exist, is not closed, or has slots in use.
+    ///
+    /// # Locks
+    ///
+    /// None. Waits for a grace period. The caller holds no lock, because the device may be dropped.
+    pub fn remove(&self, id: SwapId) -> Result<(), SwapOffError> {
+        rank::holds_none::<P>();
+        let removed = self.with(id, |entry| {
+            if entry.state.compare_exchange(CLOSED, GOING, Relaxed, Relaxed).is_err() {
+                return Err(SwapOffError::NotClosed);
+            }
+            // Pairs with the fence in `allocate_on`; see the module.
+            fence(SeqCst);
+            if entry.area.table.used() != 0 {
+                entry.state.store(CLOSED, Relaxed);
+                return Err(SwapOffError::InUse);
+            }
+            // Only this task made the change to `GOING`, so the pointer is still that of the device.
+            Ok(self.entries[id.number()].swap(null_mut(), Relaxed))
+        });
+        let entry = removed.ok_or(SwapOffError::NotFound)??;
+        // Every task that has found the pointer has left its read section afterwards.
+        grace_period::<P>();
+        if let Some(entry) = NonNull::new(entry) {
+            // SAFETY: from `into_raw`, and unlinked by this task.
+            drop(unsafe { Counted::from_raw(entry) });
+        }
+        Ok(())
+    }
+
+    /// Returns the numbers of a device, or `None` if it does not exist.
+    pub fn usage(&self, id: SwapId) -> Option<SwapUsage> {
+        self.with(id, |entry| {
+            let table = &entry.area.table;
+            SwapUsage { slots: table.slots(), used: table.used(), bad: table.bad(), priority: entry.priority }
+        })
+    }
+
+    /// Returns the devices in use, in the order of their numbers.
+    pub fn ids(&self) -> impl Iterator<Item = SwapId> + '_ {
+        let ids = (0..MAX_DEVICES).map(SwapId::new);
+        ids.filter(|id| !self.entries[id.number()].load(Relaxed).is_null())
+    }
+
+    /// Allocates up to `pages` consecutive slots.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no device has free slots, or if there is no memory.
+    pub fn allocate(&self, pages: u32) -> Result<SlotRun<P>, NoSlot> {
+        let turn = self.rotation.with(|turn| {
+            let now = turn.load(Relaxed);
+            turn.store(now.wrapping_add(1), Relaxed);
+            now
+        });
+        let (mut below, mut error) = (None, NoSlot::Full);
+        while let Some((priority, devices)) = self.next_priority(below) {
+            below = Some(priority);
+            for number in rotated(devices, turn) {
+                match self.allocate_on(SwapId::new(number), pages) {
+                    Ok(Some(run)) => return Ok(run),
+                    Ok(None) => {}
+                    Err(NoMemory) => error = NoSlot::OutOfMemory,
+                }
+            }
+        }
+        Err(error)
+    }
+
+    /// Allocates slots on a device.
+    fn allocate_on(&self, id: SwapId, pages: u32) -> Result<Option<SlotRun<P>>, NoMemory> {
+        // The table may allocate memory, which must not happen in the read section.
+        let lease = self.with(id, |entry| entry.is_open().then(|| entry.lease())).flatten();
+        let Some(lease) = lease else { return Ok(None) };
+        let Some(batch) = lease.area().table.allocate(pages)? else { return Ok(None) };
+        let run = SlotRun { id, batch, lease };
+        // Pairs with the fence in `remove`; see the module.
+        fence(SeqCst);
+        let is_still = |entry: &Entry<P>| entry.is_open() && core::ptr::eq(&*entry.area, run.lease.area());
+        Ok(self.with(id, is_still).unwrap_or(false).then_some(run))
+    }
+
+    /// Returns the highest priority below `below`, and the set of open devices with that priority.
+    fn next_priority(&self, below: Option<i16>) -> Option<(i16, u32)> {
+        let mut found: Option<(i16, u32)> = None;
+        for number in 0..MAX_DEVICES {
+            let open = |entry: &Entry<P>| entry.is_open().then_some(entry.priority);
+            let Some(priority) = self.with(SwapId::new(number), open).flatten() else { continue };
+            if below.is_some_and(|below| priority >= below) {
+                continue;
+            }
+            let bit = 1 << number;
+            match &mut found {
+                Some((highest, devices)) if *highest == priority => *devices |= bit,
+                Some((highest, _)) if *highest > priority => {}
+                _ => found = Some((priority, bit)),
+            }
+        }
+        found
+    }
+
+    /// Counts another swap entry for the slot. The caller has an entry that stays during the call. For fork.
+    ///
+    /// # Errors
+    ///
+    /// Fails if too many entries name the slot.
+    pub fn duplicate(&self, entry: SwapEntry) -> Result<(), DuplicateError> {
+        let duplicated = self.with(entry.device(), |device| device.area.duplicate(entry.slot()));
+        duplicated.unwrap_or(Err(DuplicateError::NotInUse))
+    }
+
+    /// Drops a swap entry. Returns a reference to a frame, which the caller drops
+    /// ([`Memory::put_frame`]) once it holds no lock of a page table. May be called under such a lock.
+    #[must_use = "the caller drops the reference"]
+    pub fn release(&self, entry: SwapEntry) -> Option<Pfn> {
+        self.with(entry.device(), |device| device.area.release(entry.slot())).flatten()
+    }
+
+    /// Drops the caller's swap entry for a page in the frame, to which the caller has a reference. Returns true
+    /// if the caller now has the only reference, no swap entry names the page, and no write of it is under way:
+    /// the page then belongs to the caller. Otherwise a store to the page must make a copy.
+    ///
+    /// May be called under the lock of the page table that has the entry. The caller's reference stays.
+    pub fn take(&self, entry: SwapEntry, pfn: Pfn) -> bool {
+        let Some(frame) = self.release(entry) else { return false };
+        debug_assert_eq!(frame, pfn, "another frame was in the cache");
+        let record = self.memory.platform().frame(frame);
+        // Not the last: the caller has a reference.
+        let last = record.put();
+        debug_assert!(!last, "the caller has no reference");
+        record.refs() == 1
+    }
+
+    /// Finds the page of a slot. The caller holds no lock of a page table, and is in no read section.
+    pub fn lookup(&self, entry: SwapEntry) -> Lookup {
+        loop {
+            match self.with(entry.device(), |device| device.area.lookup(entry.slot())) {
+                None => return Lookup::NotInUse,
+                Some(Ok(found)) => return found,
+                Some(Err(stale)) => self.memory.put_frame(stale),
+            }
+        }
+    }
+
+    /// Begins a read of a stored page into a frame, of which the caller has the only reference and keeps it.
+    /// Returns `None` if the page is not stored; another task may have begun a read. The caller passes the
+    /// request to [`send_read`](Self::send_read), and then [waits](Self::wait_for_read).
+    pub fn begin_read(&self, entry: SwapEntry, pfn: Pfn) -> Option<SwapRead<P>> {
+        let slot = entry.slot();
+        let begin = |device: &Entry<P>| {
+            let shadow = device.area.begin_read(slot, pfn)?;
+            Some(SwapRead::new(device.lease(), slot, pfn, shadow))
+        };
+        self.with(entry.device(), begin).flatten()
+    }
+
+    /// Passes a request to the device. The caller holds no lock.
+    pub fn send_read(&self, request: SwapRead<P>) {
+        let lease = request.lease().clone();
+        lease.area().send_read(request);
+    }
+
+    /// Waits until the read of the page into this frame has ended. The caller has a reference to the frame,
+    /// from the lookup or from before the read began.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the device could not read the page, or if a fatal signal ends the wait.
+    ///
+    /// # Locks
+    ///
+    /// None. The caller holds no lock.
+    pub fn wait_for_read(&self, entry: SwapEntry, pfn: Pfn) -> Result<(), SwapReadError> {
+        rank::holds_none::<P>();
+        let (id, slot) = (entry.device(), entry.slot());
+        // Without the device, the read has ended.
+        if let Some(key) = self.with(id, |device| device.area.key()) {
+            let is_reading = || self.with(id, |device| device.area.watch(slot, pfn)).unwrap_or(false);
+            self.turns.of(key, slot).wait_while::<P>(is_reading)?;
+        }
+        if self.memory.platform().frame(pfn).is_unread() { Err(SwapReadError::Io) } else { Ok(()) }
+    }
+
+    /// Begins a write of a page that was not written before. The shadow is stored with the page. Returns `None`
+    /// if the page is not new. The caller has a swap entry, no entry maps the page writable, and all TLBs know
+    /// that. It passes the request to [`send_write`](Self::send_write).
+    pub fn begin_write(&self, entry: SwapEntry, shadow: Shadow) -> Option<SwapWrite<P>> {
+        let slot = entry.slot();
+        let begin = |device: &Entry<P>| {
+            let pfn = device.area.begin_write(slot)?;
+            Some(SwapWrite::new(device.lease(), slot, pfn, shadow))
+        };
+        self.with(entry.device(), begin).flatten()
+    }
+
+    /// Passes a request to the device. The caller holds no lock.
+    pub fn send_write(&self, request: SwapWrite<P>) {
+        let lease = request.lease().clone();
+        lease.area().send_write(request);
+    }
+
+    /// Drops a clean page from the swap cache, so that it is on the device only. Returns false if the page is
+    /// not in the cache or not clean. The caller holds no lock of a page table, and is in no read section.
+    pub fn drop_clean(&self, entry: SwapEntry, shadow: Shadow) -> bool {
+        let dropped = self.with(entry.device(), |device| device.area.drop_clean(entry.slot(), shadow));
+        dropped.flatten().inspect(|pfn| self.memory.put_frame(*pfn)).is_some()
+    }
+
+    /// Returns the first slot of the device from `from` on whose page is clean in the swap cache, among at most
+    /// `most` slots, and the slot at which the caller continues; beyond the last slot, at 0.
+    pub fn next_clean(&self, id: SwapId, from: u64, most: u64) -> (Option<SwapEntry>, u64) {
+        let next = |device: &Entry<P>| {
+            let table = &device.area.table;
+            let (found, next) = table.next_clean(from, most);
+            let entry = found.map(|slot| SwapEntry::new(id, slot));
+            (entry, if next < table.slots() { next } else { 0 })
+        };
+        self.with(id, next).unwrap_or((None, 0))
+    }
+
+    /// Runs `f` on a device, inside a read section. `f` does not sleep. Returns `None` if the device does not
+    /// exist.
+    fn with<R>(&self, id: SwapId, f: impl FnOnce(&Entry<P>) -> R) -> Option<R> {
+        let _rcu = P::rcu_read();
+        // Acquire pairs with the release in `swap_on`.
+        let entry = NonNull::new(self.entries.get(id.number())?.load(Acquire))?;
+        // SAFETY: the list has a reference to each device in it. `remove` drops that reference after a grace
+        // period, which this read section delays.
+        Some(f(unsafe { entry.as_ref() }))
+    }
+}
+
+impl<P: Platform> Drop for Swap<P> {
+    fn drop(&mut self) {
+        for place in &self.entries {
+            // Relaxed: exclusive access.
+            if let Some(entry) = NonNull::new(place.load(Relaxed)) {
+                // SAFETY: from `into_raw`, and linked until now.
+                drop(unsafe { Counted::from_raw(entry) });
+            }
+        }
+    }
+}
+
+/// Returns the numbers of a set, in ascending order, but beginning with another one each turn.
+fn rotated(set: u32, turn: u32) -> impl Iterator<Item = usize> {
+    let numbers = (0..MAX_DEVICES).filter(move |number| set >> number & 1 != 0);
+    let count = set.count_ones().max(1) as usize;
+    let skipped = turn as usize % count;
+    numbers.clone().skip(skipped).chain(numbers.take(skipped))
+}
+
+/// Slots that one call has allocated. Slots that get no page are freed when the run is dropped.
+#[doc(hidden)]
+#[must_use = "the slots are freed when the run is dropped"]
+pub struct SlotRun<P: Platform> {
+    id: SwapId,
+    /// The slots that are reserved.
+    batch: Batch,
+    lease: Lease<P>,
+}
+
+impl<P: Platform> SlotRun<P> {
+    /// Returns the number of slots that are left.
+    pub fn len(&self) -> u32 {
+        self.batch.count
+    }
+
+    /// Returns true if no slot is left.
+    pub fn is_empty(&self) -> bool {
+        self.batch.count == 0
+    }
+
+    /// Puts a page into the swap cache of the next slot. The caller has a reference to the frame, and keeps
+    /// it. Returns the swap entry, which counts once and belongs to the caller: it
+    /// [duplicates](Swap::duplicate) the entry for each entry of a page table that it replaces, and
+    /// [releases](Swap::release) its own at the end. Returns `None` if no slot is left, or if the frame is in a
+    /// cache already.
+    pub fn insert(&mut self, pfn: Pfn) -> Option<SwapEntry> {
+        let slot = self.batch.first;
+        if self.is_empty() || !self.lease.area().insert(slot, pfn) {
+            return None;
+        }
+        self.batch = Batch { first: slot + 1, count: self.batch.count - 1 };
+        Some(SwapEntry::new(self.id, slot))
+    }
+}
+
+impl<P: Platform> Drop for SlotRun<P> {
+    fn drop(&mut self) {
+        (self.batch.first..).take(self.batch.count as usize).for_each(|slot| self.lease.area().cancel(slot));
+    }
+}
