@@ -196,16 +196,18 @@ impl Slot<'_> {
     /// Fails with a frame if the page has left the cache in between. The caller drops a reference to the frame,
     /// which may be the last, and tries again.
     pub fn lookup(self, frames: &impl Frames) -> Result<Lookup, Pfn> {
+        let mut state = self.state();
         loop {
-            let state = self.state();
             let Some((pfn, _)) = state.frame() else {
                 return Ok(match state {
                     State::Stored { shadow, .. } => Lookup::Stored(shadow),
                     _ => Lookup::NotInUse,
                 });
             };
-            // If the frame has left the cache, the word has changed, and the next round sees that.
             if !frames.frame(pfn).get_cached() {
+                // The frame has left the cache, so the word has changed. A write that changes nothing reads the
+                // newest value; a load might read the old one again, because the attempt orders nothing.
+                state = State::of(self.0.fetch_add(0, AcqRel));
                 continue;
             }
             return match self.state().frame() {
@@ -372,3 +374,10 @@ fn unused(state: State) -> Option<Unused> {
         _ => None,
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "slot_loom_tests.rs"]
+mod loom_tests;
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[path = "slot_tests.rs"]
+mod tests;

@@ -297,3 +297,10 @@ impl<H: Host> SwapTable<H> {
         self.available[cluster / CLUSTERS_PER_WORD].fetch_or(1 << (cluster % CLUSTERS_PER_WORD), Release);
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "table_loom_tests.rs"]
+mod loom_tests;
+#[cfg(all(test, not(any(loom, shuttle, sim))))]
+#[path = "table_tests.rs"]
+mod tests;
