@@ -18,6 +18,7 @@
 //! | kernel's half | `kernel` | entries of the root tables that all address spaces share |
 //! | programs | [`Process`] | passes the faults of a CPU to the engine |
 //! | devices | [`Shadow`] | keeps translations of an address space, which no flush reaches, as a listener |
+//! | swap devices | [`MemorySwap`] | keeps pages in memory; completes requests late and fails them as tests choose |
 //! | reports | [`Accounting`], [`MachineStats`], `lock_log` | what is in use; counts of events; waits and holds of mmap locks |
 //! | helpers of tests | `compiled`, `effort`, `example`, `exempt`, `nodes` | compile the engine once; choose the number of cases; set up the engine of an example; leave allocations out of failure injection; choose the width of tree nodes |
 //!
@@ -84,6 +85,7 @@ mod kernel;
 mod local;
 mod lock_log;
 mod machine;
+mod memory_swap;
 mod mmu;
 mod nodes;
 mod oracle;
@@ -115,6 +117,7 @@ pub use inject::{
 };
 pub use lock_log::{log_locks, take_lock_log};
 pub use machine::{Machine, MemoryShort};
+pub use memory_swap::{MemorySwap, MemorySwapStats};
 pub use mmu::Mmu;
 #[doc(hidden)]
 pub use nodes::nodes_for;

@@ -271,7 +271,7 @@ fn slot_is_bad_after_a_failed_write_and_a_release_in_any_order() {
 
 #[test]
 fn release_end_of_a_write_and_lookup_free_the_frame_once() {
-    model_bounded(3, || {
+    model_bounded(2, || {
         let cell = Cell::writing(1);
         let release = spawn(&cell, Cell::release);
         let lookup = spawn(&cell, Cell::look);
@@ -319,7 +319,7 @@ fn frame_enters_another_cache_only_after_it_has_left_this_one() {
 
 #[test]
 fn one_of_two_faults_reads_and_both_see_the_contents() {
-    model_bounded(3, || {
+    model_bounded(2, || {
         let cell = Cell::new(State::Stored { shadow: SHADOW, count: 2 });
         let other = spawn(&cell, |cell| assert_eq!(cell.fault(SECOND, true), Some(7)));
         assert_eq!(cell.fault(FIRST, true), Some(7));
@@ -337,7 +337,7 @@ fn one_of_two_faults_reads_and_both_see_the_contents() {
 /// A fault fails if the read that it made or waited for has failed. A later fault reads again.
 #[test]
 fn tasks_that_wait_for_a_failed_read_see_the_failure() {
-    model_bounded(3, || {
+    model_bounded(2, || {
         let cell = Cell::new(State::Stored { shadow: SHADOW, count: 2 });
         let other = spawn(&cell, |cell| assert_eq!(cell.fault(SECOND, false), None));
         assert_eq!(cell.fault(FIRST, false), None);
@@ -350,7 +350,7 @@ fn tasks_that_wait_for_a_failed_read_see_the_failure() {
 
 #[test]
 fn last_release_during_a_read_ends_the_use_of_the_slot_once() {
-    model(|| {
+    model_bounded(2, || {
         let cell = Cell::new(State::Stored { shadow: SHADOW, count: 1 });
         cell.frame(FIRST).init_run();
         assert!(cell.slot().begin_read(FIRST, &*cell).is_some());
