@@ -60,6 +60,7 @@ mod shortage;
 mod shortage_objects;
 mod special;
 mod support;
+mod swap;
 mod sweep;
 mod uffd;
 

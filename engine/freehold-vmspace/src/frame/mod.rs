@@ -189,8 +189,8 @@ impl Frame {
         self.rmap.store(kind.rmap, Release);
     }
 
-    /// Makes the frame memory of an address space without an MMU. Its [`Run`](crate::Run) holds the only
-    /// reference, and no entry maps it.
+    /// Makes the frame anonymous memory that no entry maps, with one reference: memory of an address space
+    /// without an MMU, whose [`Run`](crate::Run) holds the reference, or a page that comes from a swap device.
     #[inline]
     pub fn init_run(&self) {
         self.refs.store(1, Relaxed);

@@ -197,6 +197,16 @@ impl<P: Platform> Memory<P> {
         Ok(frame)
     }
 
+    /// Allocates a frame for an anonymous page that no entry maps yet, such as a page that is about to be read
+    /// from a swap device. The caller gets the only reference. The contents are undefined.
+    pub fn alloc_swap(&self, owner: PageOwner<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
+        let request = FrameRequest::pages(FramePurpose::Anonymous).of(owner);
+        let frame = self.alloc_by(request, NodeChoice::of_task(&self.platform))?;
+        let frame = self.charged(frame, owner)?;
+        self.platform.frame(frame).init_run();
+        Ok(frame)
+    }
+
     /// Charges a frame that was just allocated. Frees the frame if the charge is refused.
     #[inline(always)]
     fn charged(&self, frame: Pfn, owner: PageOwner<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
