@@ -7,6 +7,7 @@
 
 use crate::support::{
     failure::{Failure, at_every_allocation},
+    gate::{Gated, before_read_section},
     *,
 };
 use freehold::{
@@ -20,7 +21,7 @@ use freehold_machine::MemorySwap;
 use freehold_vmspace::platform::{PageOwner, Platform};
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, Weak},
 };
 
 const SHADOW: Shadow = Shadow::new(77);
@@ -475,6 +476,46 @@ fn device_is_removed_when_it_is_closed_and_empty() {
     assert_eq!(swap.release(entry), None);
     assert_eq!(world.engine().swap_usage(id), None);
     world.end();
+}
+
+/// A device that is never used.
+struct Unused;
+
+impl<P: Platform> SwapDevice<P> for Unused {
+    fn slots(&self) -> u64 {
+        4
+    }
+    fn read(&self, request: SwapRead<P>) {
+        drop(request);
+    }
+    fn write(&self, request: SwapWrite<P>) {
+        drop(request);
+    }
+}
+
+/// Closes the device and tries to remove it as soon as this thread has counted a slot as used.
+fn remove_at_first_use(engine: Counted<Engine<Gated>>, id: SwapId, tried: Arc<Mutex<Option<SwapOffError>>>) {
+    before_read_section(move || {
+        if engine.swap_usage(id).unwrap().used == 0 {
+            return remove_at_first_use(engine, id, tried);
+        }
+        assert!(engine.swap().close(id));
+        *tried.lock().unwrap() = engine.swap().remove(id).err();
+    });
+}
+
+#[test]
+fn allocation_that_meets_the_removal_of_its_device_is_cancelled() {
+    let machine: Machine = Machine::new(MachineConfig::backed(1 << 20)).unwrap();
+    let engine = Engine::new(Gated::new(&machine), Config::default()).unwrap();
+    let id = engine.swap_on(Unused, 0).unwrap();
+    let tried = Arc::default();
+    remove_at_first_use(engine.clone(), id, Arc::clone(&tried));
+    assert_eq!(engine.swap().allocate(1).err(), Some(NoSlot::Full));
+    assert_eq!(*tried.lock().unwrap(), Some(SwapOffError::InUse), "the slot was in use");
+    assert_eq!(engine.swap().remove(id), Ok(()));
+    drop(engine);
+    machine.accounting().assert_clean();
 }
 
 #[test]

@@ -52,7 +52,7 @@ enum Waiting<F: Format> {
 /// Failures by a seed.
 struct Seeded {
     state: u64,
-    /// Of 1024 pages, this many fail.
+    /// Number of pages that fail, of 1024.
     share: u64,
 }
 
@@ -104,8 +104,8 @@ impl<F: Format> MemorySwap<F> {
         MemorySwap { merges: false, ..self }
     }
 
-    /// Makes later requests wait until the test completes them, or completes them at once again. A device whose
-    /// requests are never completed hangs.
+    /// Makes later requests wait until the test completes them, or completes them at once again. A device
+    /// whose requests are never completed hangs.
     pub fn complete_later(&self, later: bool) {
         self.state.lock().later = later;
     }
@@ -128,8 +128,8 @@ impl<F: Format> MemorySwap<F> {
         self.perform(last)
     }
 
-    /// Drops the request that has waited longest without completing it, so that its pages fail. Returns false if
-    /// no request waits.
+    /// Drops the request that has waited longest without completing it, so that its pages fail. Returns false
+    /// if no request waits.
     pub fn drop_next(&self) -> bool {
         let next = self.state.lock().waiting.pop_front();
         if let Some(Waiting::Write(request)) = &next {

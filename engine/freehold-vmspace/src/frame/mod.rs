@@ -190,7 +190,8 @@ impl Frame {
     }
 
     /// Makes the frame anonymous memory that no entry maps, with one reference: memory of an address space
-    /// without an MMU, whose [`Run`](crate::Run) holds the reference, or a page that comes from a swap device.
+    /// without an MMU, whose [`Run`](crate::Run) holds the reference, or a page that comes from a swap
+    /// device.
     #[inline]
     pub fn init_run(&self) {
         self.refs.store(1, Relaxed);

@@ -197,8 +197,8 @@ impl<P: Platform> Memory<P> {
         Ok(frame)
     }
 
-    /// Allocates a frame for an anonymous page that no entry maps yet, such as a page that is about to be read
-    /// from a swap device. The caller gets the only reference. The contents are undefined.
+    /// Allocates a frame for an anonymous page that no entry maps yet, such as a page that is about to be
+    /// read from a swap device. The caller gets the only reference. The contents are undefined.
     pub fn alloc_swap(&self, owner: PageOwner<'_, P::Mmu>) -> Result<Pfn, NoMemory> {
         let request = FrameRequest::pages(FramePurpose::Anonymous).of(owner);
         let frame = self.alloc_by(request, NodeChoice::of_task(&self.platform))?;

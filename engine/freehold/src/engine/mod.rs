@@ -8,9 +8,9 @@
 //! the simulation.
 //!
 //! Files are a lower layer than the engine. State that they need is therefore in [`Files`] (`file/files.rs`),
-//! to which the engine refers. `config.rs` has the initial settings, `swap.rs` adds swap devices, and `trim.rs`
-//! frees memory that is kept for reuse. Operations of other folders on an engine, such as the pools of huge pages (`hugetlb/pools.rs`)
-//! and migration (`rmap/`), are in these folders.
+//! to which the engine refers. `config.rs` has the initial settings, `swap.rs` adds swap devices, and
+//! `trim.rs` frees memory that is kept for reuse. Operations of other folders on an engine, such as the pools
+//! of huge pages (`hugetlb/pools.rs`) and migration (`rmap/`), are in these folders.
 //!
 //! Objects of two engines must never be combined, because the frames and locks of one engine mean nothing to
 //! another engine. Each call that gets a file or a special mapping checks `owns`.

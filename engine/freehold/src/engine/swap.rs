@@ -8,14 +8,14 @@ use crate::{
 };
 
 impl<P: Platform> Engine<P> {
-    /// Adds a device that pages are swapped to. Devices with a higher priority are filled first. Devices of the
-    /// same priority take turns.
+    /// Adds a device that pages are swapped to. Devices with a higher priority are filled first. Devices of
+    /// the same priority take turns.
     ///
     /// # Errors
     ///
-    /// Fails if the device has no slots or more than 2<sup>40</sup>, if 32 devices are in use, or if there is no
-    /// memory. The table of the device needs 64 bytes for every 512 slots now, and 4 KiB more when the first of
-    /// these slots is used.
+    /// Fails if the device has no slots or more than 2<sup>40</sup>, if 32 devices are in use, or if there is
+    /// no memory. The table of the device needs 64 bytes for every 512 slots now, and 4 KiB more when the
+    /// first of these slots is used.
     ///
     /// # Examples
     ///
@@ -24,8 +24,8 @@ impl<P: Platform> Engine<P> {
         self.swap().swap_on(device, priority)
     }
 
-    /// Returns the numbers of slots of a swap device, or `None` if it does not exist. The numbers are exact if
-    /// no task swaps pages concurrently.
+    /// Returns the numbers of slots of a swap device, or `None` if it does not exist. The numbers are exact
+    /// if no task swaps pages concurrently.
     ///
     /// # Examples
     ///

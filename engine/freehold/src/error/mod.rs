@@ -4,7 +4,8 @@
 //! distinguish. The method `errno` returns the number for a system call. The trait [`ToErrno`] returns the
 //! same number, for code that is generic over the operation. This file has the errors of most calls of
 //! `call/`, of mincore and population, and of seals and probes. The other errors are in `access.rs`,
-//! `fill.rs`, `io.rs`, `migrate.rs`, `settings.rs` and `uffd.rs`. The errors of faults are in `fault/outcome.rs`.
+//! `fill.rs`, `io.rs`, `migrate.rs`, `settings.rs` and `uffd.rs`. The errors of faults are in
+//! `fault/outcome.rs`.
 //!
 //! The first paragraph of a variant's documentation is the message of the error. The paragraph must be one
 //! sentence without links and without names in backticks; otherwise the build fails.

@@ -1,5 +1,5 @@
-//! The pages of a request to a pager, for requests to read (`read.rs`) and requests to write (`write.rs`), and
-//! of requests to swap devices (`swap/requests.rs`), whose slots are the pages.
+//! The pages of a request to a pager, for requests to read (`read.rs`) and requests to write (`write.rs`),
+//! and of requests to swap devices (`swap/requests.rs`), whose slots are the pages.
 //!
 //! A request has a window of [`MAX_PAGES`] pages. A bit of `left` is set for each page that is not complete.
 //! Each page is taken once ([`take`](RequestPages::take)), and the request then ends its read or write. A

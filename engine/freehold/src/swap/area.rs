@@ -203,8 +203,8 @@ impl<P: Platform> Area<P> {
         rest.frame
     }
 
-    /// Does what a change of a word has left to do. The caller holds no lock of a page table, and is in no read
-    /// section.
+    /// Does what a change of a word has left to do. The caller holds no lock of a page table, and is in no
+    /// read section.
     fn settle_and_put(&self, slot: u64, rest: Option<Rest>) {
         if let Some(pfn) = rest.and_then(|rest| self.settle(slot, rest)) {
             self.memory.put_frame(pfn);

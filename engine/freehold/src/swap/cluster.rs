@@ -21,8 +21,8 @@
 //! same word, so each change to available is seen by exactly one task.
 //!
 //! Any number of tasks may allocate at once. A word is free before it is counted, and a task claims before it
-//! reserves words. So a task that has claimed `n` slots finds `n` free words, unless others were faster; these
-//! have claimed other words.
+//! reserves words. So a task that has claimed `n` slots finds `n` free words, unless others were faster;
+//! these have claimed other words.
 //!
 //! `table_tests.rs` and `slot_loom_tests.rs` test this file.
 #![expect(unsafe_code, reason = "owns a table that is linked by an atomic pointer")]
@@ -46,8 +46,8 @@ const OWNED: u32 = 1 << 31;
 ///
 /// # Invariants
 ///
-/// `table` is null or points to the words of `SLOTS` slots, which `Box` has allocated and which belong to this
-/// cluster. It changes once, from null.
+/// `table` is null or points to the words of `SLOTS` slots, which `Box` has allocated and which belong to
+/// this cluster. It changes once, from null.
 #[repr(align(64))]
 pub(super) struct Cluster {
     /// See the module.
@@ -135,8 +135,8 @@ impl Cluster {
         // Acquire pairs with the release in `add_free`.
         let Ok(state) = self.state.fetch_update(AcqRel, Acquire, change) else { return (None, false) };
         let claimed = claim(state);
-        // The claim guarantees a free word. It is missed only if other tasks free and reserve words behind and
-        // in front of this task, so each further round means that another task has made progress.
+        // The claim guarantees a free word. It is missed only if other tasks free and reserve words behind
+        // and in front of this task, so each further round means that another task has made progress.
         let taken = loop {
             if let Some(taken) = self.reserve_run(claimed, start) {
                 break taken;
@@ -145,7 +145,8 @@ impl Cluster {
         (Some(taken), self.add_free(claimed - taken.count))
     }
 
-    /// Reserves the first free words from `start` on, or from the beginning: consecutive ones, at most `most`.
+    /// Reserves the first free words from `start` on, or from the beginning: consecutive ones, at most
+    /// `most`.
     fn reserve_run(&self, most: u32, start: u32) -> Option<Taken> {
         let words = self.words();
         let len = words.len() as u32;

@@ -60,8 +60,8 @@ pub trait SwapDevice<P: Platform>: Send + Sync + 'static {
 
     /// Reads pages: fills the frames of the request and completes its pages, at once or later, on any CPU and
     /// in any order. A task that needs one of the pages waits with no lock held, and a fatal signal ends its
-    /// wait. A read that never ends leaves all other slots usable. Pages that are not complete when the request
-    /// is dropped fail.
+    /// wait. A read that never ends leaves all other slots usable. Pages that are not complete when the
+    /// request is dropped fail.
     ///
     /// # Locks
     ///

@@ -1,7 +1,7 @@
 //! All swap devices of an engine: [`Swap`].
 //!
-//! The devices are in a list of fixed length. A task reads the list inside a read section of RCU and without a
-//! lock, so a swap-in writes no cache line that all CPUs write. A device is added by compare-and-swap, and
+//! The devices are in a list of fixed length. A task reads the list inside a read section of RCU and without
+//! a lock, so a swap-in writes no cache line that all CPUs write. A device is added by compare-and-swap, and
 //! removed in these steps:
 //!
 //! | state of the device | set by | effect |
@@ -18,9 +18,9 @@
 //! | `swap_on`: pointer (release) | each access of the device (acquire) | the device is initialized |
 //! | `remove`: null pointer, then a grace period | each access of the device, in a read section | the device is freed after its last use |
 //!
-//! A request keeps its device by a lease (`area.rs`). Each function of this file that gets a [`SwapEntry`] may
-//! be called with an entry that is out of date: it then finds that the slot is not in use. An entry that the
-//! caller keeps, for example under the lock of its table, keeps the slot, and so the device.
+//! A request keeps its device by a lease (`area.rs`). Each function of this file that gets a [`SwapEntry`]
+//! may be called with an entry that is out of date: it then finds that the slot is not in use. An entry that
+//! the caller keeps, for example under the lock of its table, keeps the slot, and so the device.
 //!
 //! Slots are allocated on the device with the highest priority that has free slots. Devices of the same
 //! priority take turns, counted per CPU. `tests/swap.rs` tests priorities and removal.
@@ -164,7 +164,8 @@ impl<P: Platform> Swap<P> {
     ///
     /// # Errors
     ///
-    /// Fails if the device has too many slots or none, if there are too many devices, or if there is no memory.
+    /// Fails if the device has too many slots or none, if there are too many devices, or if there is no
+    /// memory.
     pub(crate) fn swap_on(&self, device: impl SwapDevice<P>, priority: i16) -> Result<SwapId, SwapOnError> {
         let area = Area::try_new(device, self.turns.clone(), self.memory.clone())?;
         let entry = Counted::into_raw(Entry::try_new(area, priority)?);
@@ -179,7 +180,8 @@ impl<P: Platform> Swap<P> {
         Err(SwapOnError::TooManyDevices)
     }
 
-    /// Allocates no more slots from a device. Returns false if the device does not exist, or is closed already.
+    /// Allocates no more slots from a device. Returns false if the device does not exist, or is closed
+    /// already.
     pub fn close(&self, id: SwapId) -> bool {
         // Relaxed, here and below: `remove` and `allocate_on` have the fences.
         let close = |entry: &Entry<P>| entry.state.compare_exchange(OPEN, CLOSED, Relaxed, Relaxed).is_ok();
@@ -193,8 +195,8 @@ impl<P: Platform> Swap<P> {
         });
     }
 
-    /// Returns true if no slot of the device is in use. A closed device that is empty stays empty, except that
-    /// an allocation that had begun before may be about to be cancelled.
+    /// Returns true if no slot of the device is in use. A closed device that is empty stays empty, except
+    /// that an allocation that had begun before may be about to be cancelled.
     pub fn is_empty(&self, id: SwapId) -> bool {
         self.with(id, |entry| entry.area.table.used() == 0).unwrap_or(true)
     }
@@ -321,9 +323,9 @@ impl<P: Platform> Swap<P> {
         self.with(entry.device(), |device| device.area.release(entry.slot())).flatten()
     }
 
-    /// Drops the caller's swap entry for a page in the frame, to which the caller has a reference. Returns true
-    /// if the caller now has the only reference, no swap entry names the page, and no write of it is under way:
-    /// the page then belongs to the caller. Otherwise a store to the page must make a copy.
+    /// Drops the caller's swap entry for a page in the frame, to which the caller has a reference. Returns
+    /// true if the caller now has the only reference, no swap entry names the page, and no write of it is
+    /// under way: the page then belongs to the caller. Otherwise a store to the page must make a copy.
     ///
     /// May be called under the lock of the page table that has the entry. The caller's reference stays.
     pub fn take(&self, entry: SwapEntry, pfn: Pfn) -> bool {
@@ -386,9 +388,9 @@ impl<P: Platform> Swap<P> {
         if self.memory.platform().frame(pfn).is_unread() { Err(SwapReadError::Io) } else { Ok(()) }
     }
 
-    /// Begins a write of a page that was not written before. The shadow is stored with the page. Returns `None`
-    /// if the page is not new. The caller has a swap entry, no entry maps the page writable, and all TLBs know
-    /// that. It passes the request to [`send_write`](Self::send_write).
+    /// Begins a write of a page that was not written before. The shadow is stored with the page. Returns
+    /// `None` if the page is not new. The caller has a swap entry, no entry maps the page writable, and all
+    /// TLBs know that. It passes the request to [`send_write`](Self::send_write).
     pub fn begin_write(&self, entry: SwapEntry, shadow: Shadow) -> Option<SwapWrite<P>> {
         let slot = entry.slot();
         let begin = |device: &Entry<P>| {
@@ -411,8 +413,8 @@ impl<P: Platform> Swap<P> {
         dropped.flatten().inspect(|pfn| self.memory.put_frame(*pfn)).is_some()
     }
 
-    /// Returns the first slot of the device from `from` on whose page is clean in the swap cache, among at most
-    /// `most` slots, and the slot at which the caller continues; beyond the last slot, at 0.
+    /// Returns the first slot of the device from `from` on whose page is clean in the swap cache, among at
+    /// most `most` slots, and the slot at which the caller continues; beyond the last slot, at 0.
     pub fn next_clean(&self, id: SwapId, from: u64, most: u64) -> (Option<SwapEntry>, u64) {
         let next = |device: &Entry<P>| {
             let table = &device.area.table;
@@ -479,8 +481,8 @@ impl<P: Platform> SlotRun<P> {
     /// Puts a page into the swap cache of the next slot. The caller has a reference to the frame, and keeps
     /// it. Returns the swap entry, which counts once and belongs to the caller: it
     /// [duplicates](Swap::duplicate) the entry for each entry of a page table that it replaces, and
-    /// [releases](Swap::release) its own at the end. Returns `None` if no slot is left, or if the frame is in a
-    /// cache already.
+    /// [releases](Swap::release) its own at the end. Returns `None` if no slot is left, or if the frame is in
+    /// a cache already.
     pub fn insert(&mut self, pfn: Pfn) -> Option<SwapEntry> {
         let slot = self.batch.first;
         if self.is_empty() || !self.lease.area().insert(slot, pfn) {

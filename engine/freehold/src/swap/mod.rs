@@ -1,5 +1,5 @@
-//! Swap: the devices that anonymous and shared pages are stored on when memory is short, and the table that says
-//! where each page is.
+//! Swap: the devices that anonymous and shared pages are stored on when memory is short, and the table that
+//! says where each page is.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -17,8 +17,8 @@
 //! ```
 //!
 //! While the page is in a frame, the word of the slot names the frame (the *swap cache*), and lookups take a
-//! reference to it without a lock. No lock is held while a device works. A page whose write is under way can be
-//! mapped again or freed at any time; its slot becomes free when the write ends.
+//! reference to it without a lock. No lock is held while a device works. A page whose write is under way can
+//! be mapped again or freed at any time; its slot becomes free when the write ends.
 //!
 //! This folder is a layer below files and address spaces: it knows devices, slots and frames. Unmapping the
 //! pages, swap entries in page tables, and the choice of the pages belong to layers above. `slot.rs` has the

@@ -1,12 +1,12 @@
 //! Requests to read and write pages of a swap device: [`SwapRead`] and [`SwapWrite`], which a
 //! [`SwapDevice`](super::SwapDevice) gets and completes.
 //!
-//! `slot.rs` has the protocol of the words of the slots. A request owns a reference to each of its frames and a
-//! lease of its device, so the device may keep it as long as it wants, and may complete it on any CPU. Every
-//! page of a request ends exactly once: by `complete`, or with an error when the request is dropped.
+//! `slot.rs` has the protocol of the words of the slots. A request owns a reference to each of its frames and
+//! a lease of its device, so the device may keep it as long as it wants, and may complete it on any CPU.
+//! Every page of a request ends exactly once: by `complete`, or with an error when the request is dropped.
 //!
-//! A device completes pages without any lock of the engine. The functions here must therefore take no lock that
-//! sleeps, and must leave no page without an end: a task that waits for such a page would never wake up.
+//! A device completes pages without any lock of the engine. The functions here must therefore take no lock
+//! that sleeps, and must leave no page without an end: a task that waits for such a page would never wake up.
 
 use super::{
     area::{Area, Lease},
@@ -81,8 +81,8 @@ macro_rules! request {
                 self.0.area().memory().platform()
             }
 
-            /// Returns the range from the first slot that is not complete to the last. Some slots in between may
-            /// be complete already. The range is empty if all are complete.
+            /// Returns the range from the first slot that is not complete to the last. Some slots in between
+            /// may be complete already. The range is empty if all are complete.
             pub fn slots(&self) -> Range<u64> {
                 let range = self.0.pages.range();
                 range.start.get()..range.end.get()
@@ -103,14 +103,14 @@ macro_rules! request {
                 self.0.pages.next().map(|(index, pfn)| (index.get(), pfn))
             }
 
-            /// Returns the frame of a slot, unless the slot is complete or not part of the request. The request
-            /// has a reference to the frame until the slot is complete.
+            /// Returns the frame of a slot, unless the slot is complete or not part of the request. The
+            /// request has a reference to the frame until the slot is complete.
             pub fn frame(&self, slot: u64) -> Option<Pfn> {
                 self.0.pages.frame(PageIndex::new(slot))
             }
 
-            /// Moves the slots from `at` on that are not complete to another request, so that different CPUs or
-            /// devices can complete the parts. The result may be empty.
+            /// Moves the slots from `at` on that are not complete to another request, so that different CPUs
+            /// or devices can complete the parts. The result may be empty.
             pub fn split_off(&mut self, at: u64) -> Self {
                 $name(self.0.split_off(at))
             }
@@ -149,13 +149,13 @@ macro_rules! request {
 /// A request to read the pages of consecutive slots into frames. The device gets it by
 /// [`SwapDevice::read`](super::SwapDevice::read) and owns it from then on.
 ///
-/// The device fills each frame and completes its page: at once or later, on any CPU, in any order, and with an
-/// error or without. If the page was freed since the request was made, the contents are ignored, so a device
-/// need not know of such changes. Pages that are not complete when the request is dropped fail: accesses to
-/// them raise SIGBUS. A later access makes a new request.
+/// The device fills each frame and completes its page: at once or later, on any CPU, in any order, and with
+/// an error or without. If the page was freed since the request was made, the contents are ignored, so a
+/// device need not know of such changes. Pages that are not complete when the request is dropped fail:
+/// accesses to them raise SIGBUS. A later access makes a new request.
 ///
-/// A request keeps its device alive, so the drop of a request may drop the device. It is therefore dropped with
-/// no lock held.
+/// A request keeps its device alive, so the drop of a request may drop the device. It is therefore dropped
+/// with no lock held.
 #[must_use = "dropping a request fails its pages"]
 pub struct SwapRead<P: Platform>(Request<P>);
 
@@ -163,11 +163,11 @@ pub struct SwapRead<P: Platform>(Request<P>);
 /// [`SwapDevice::write`](super::SwapDevice::write) and owns it from then on.
 ///
 /// The device stores the contents of each frame and completes the page: at once or later, on any CPU, in any
-/// order, and with an error or without. A page whose write has failed stays in memory, and the slot is not used
-/// again. Pages that are not complete when the request is dropped fail.
+/// order, and with an error or without. A page whose write has failed stays in memory, and the slot is not
+/// used again. Pages that are not complete when the request is dropped fail.
 ///
-/// A request keeps its device alive, so the drop of a request may drop the device. It is therefore dropped with
-/// no lock held.
+/// A request keeps its device alive, so the drop of a request may drop the device. It is therefore dropped
+/// with no lock held.
 #[must_use = "dropping a request fails its pages"]
 pub struct SwapWrite<P: Platform>(Request<P>);
 
@@ -175,8 +175,8 @@ request!(SwapRead, end_read);
 request!(SwapWrite, end_write);
 
 impl<P: Platform> SwapRead<P> {
-    /// Completes a page. With `Ok`, the frame holds the contents of the slot. With an error, the accesses that
-    /// wait for the page fail. Does nothing if the slot is complete already or not part of the request.
+    /// Completes a page. With `Ok`, the frame holds the contents of the slot. With an error, the accesses
+    /// that wait for the page fail. Does nothing if the slot is complete already or not part of the request.
     ///
     /// # Locks
     ///
@@ -200,8 +200,8 @@ impl<P: Platform> SwapRead<P> {
 }
 
 impl<P: Platform> SwapWrite<P> {
-    /// Completes a page. With `Ok`, the contents of the frame are stored. Does nothing if the slot is complete
-    /// already or not part of the request.
+    /// Completes a page. With `Ok`, the contents of the frame are stored. Does nothing if the slot is
+    /// complete already or not part of the request.
     ///
     /// # Locks
     ///
@@ -212,9 +212,9 @@ impl<P: Platform> SwapWrite<P> {
         }
     }
 
-    /// Begins a write of the slot behind the last one of the request. Returns false, and begins nothing, if the
-    /// page of that slot is not new or the request may not have another page. The caller has a swap entry for
-    /// the slot.
+    /// Begins a write of the slot behind the last one of the request. Returns false, and begins nothing, if
+    /// the page of that slot is not new or the request may not have another page. The caller has a swap entry
+    /// for the slot.
     #[doc(hidden)]
     pub fn extend(&mut self, shadow: Shadow) -> bool {
         let Some(slot) = self.0.next_slot() else { return false };

@@ -1,8 +1,9 @@
 //! One slot of a swap device: the protocol of its word, which tasks change without a lock.
 //!
 //! A *swap entry* names a slot. Swap entries are in page tables, in the caches of shared-memory files, and in
-//! the hands of a task that is about to swap a page out. The word counts them. While a page is in a frame, the
-//! word names the frame, and the frame is in the *swap cache*: the word has one of the frame's references.
+//! the hands of a task that is about to swap a page out. The word counts them. While a page is in a frame,
+//! the word names the frame, and the frame is in the *swap cache*: the word has one of the frame's
+//! references.
 //!
 //! | state | meaning | becomes |
 //! | --- | --- | --- |
@@ -18,9 +19,9 @@
 //!
 //! In each state with a count, [`duplicate`](Slot::duplicate) and `release` change the count. A release that
 //! is not the last changes nothing else. The task whose change ends the use of a slot passes the slot to the
-//! device's `discard`, and then makes it free. Every change is one compare-and-swap, so exactly one task makes the
-//! change that ends a use of the slot or takes the frame out of the cache, and that task drops the cache's
-//! reference.
+//! device's `discard`, and then makes it free. Every change is one compare-and-swap, so exactly one task
+//! makes the change that ends a use of the slot or takes the frame out of the cache, and that task drops the
+//! cache's reference.
 //!
 //! # References to the frame
 //!
@@ -48,9 +49,9 @@
 //!
 //! All changes are acquire and release, so a chain of changes by several tasks keeps these orders.
 //!
-//! The functions here know one word and the frames. `table.rs` finds the word of a slot, and counts slots that
-//! become free. `slot_loom_tests.rs` runs the changes concurrently; the mutations that begin with `swap-`
-//! (`xtask/mutants`) remove the protections one by one.
+//! The functions here know one word and the frames. `table.rs` finds the word of a slot, and counts slots
+//! that become free. `slot_loom_tests.rs` runs the changes concurrently; the mutations that begin with
+//! `swap-` (`xtask/mutants`) remove the protections one by one.
 
 use super::word::{Copy, MAX_COUNT, Shadow, State};
 use crate::{Pfn, error::IoError};
@@ -98,7 +99,7 @@ pub(super) enum Unused {
     Bad,
 }
 
-/// What is left to do after a change of a word.
+/// The work that is left after a change of a word.
 #[must_use = "the caller counts the slot and drops the reference"]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rest {
@@ -193,8 +194,8 @@ impl Slot<'_> {
     ///
     /// # Errors
     ///
-    /// Fails with a frame if the page has left the cache in between. The caller drops a reference to the frame,
-    /// which may be the last, and tries again.
+    /// Fails with a frame if the page has left the cache in between. The caller drops a reference to the
+    /// frame, which may be the last, and tries again.
     pub fn lookup(self, frames: &impl Frames) -> Result<Lookup, Pfn> {
         let mut state = self.state();
         loop {
@@ -205,8 +206,8 @@ impl Slot<'_> {
                 });
             };
             if !frames.frame(pfn).get_cached() {
-                // The frame has left the cache, so the word has changed. A write that changes nothing reads the
-                // newest value; a load might read the old one again, because the attempt orders nothing.
+                // The frame has left the cache, so the word has changed. A write that changes nothing reads
+                // the newest value; a load might read the old one again, because the attempt orders nothing.
                 state = State::of(self.0.fetch_add(0, AcqRel));
                 continue;
             }
@@ -244,8 +245,8 @@ impl Slot<'_> {
         }
     }
 
-    /// Ends the read of a page. The caller drops the reference of the read. After a failure, the page is stored
-    /// again with this shadow, and the record of the frame says that the contents are undefined.
+    /// Ends the read of a page. The caller drops the reference of the read. After a failure, the page is
+    /// stored again with this shadow, and the record of the frame says that the contents are undefined.
     pub fn end_read(self, pfn: Pfn, read: Result<(), IoError>, shadow: Shadow, frames: &impl Frames) -> Rest {
         if read.is_err() {
             // Before the change of the word, which publishes it.
@@ -291,8 +292,8 @@ impl Slot<'_> {
         Some(pfn)
     }
 
-    /// Ends the write of a page. The caller drops the reference of the write. After a success, the page is stored
-    /// with this shadow and leaves the cache. After a failure, the page stays in the cache.
+    /// Ends the write of a page. The caller drops the reference of the write. After a success, the page is
+    /// stored with this shadow and leaves the cache. After a failure, the page stays in the cache.
     pub fn end_write(
         self,
         pfn: Pfn,

@@ -1,11 +1,11 @@
-//! Tests of the protocol of a slot under loom, which tries all schedules and the results that the memory model
-//! allows.
+//! Tests of the protocol of a slot under loom, which tries all schedules and the results that the memory
+//! model allows.
 //!
 //! - A lookup gets a reference only to the frame that has the page, and sees its contents.
-//! - Of several tasks that need a stored page, one reads it. The others sleep until the read ends, and see the
-//!   contents or the failure.
-//! - The use of a slot ends once, and the last reference to each frame is dropped once, whichever of a release,
-//!   the end of a write and a lookup comes last.
+//! - Of several tasks that need a stored page, one reads it. The others sleep until the read ends, and see
+//!   the contents or the failure.
+//! - The use of a slot ends once, and the last reference to each frame is dropped once, whichever of a
+//!   release, the end of a write and a lookup comes last.
 //! - Swap entries are counted exactly.
 //!
 //! `Cell` is a slot with its frames. The word of a test stays allocated, so these tests need no read section.
@@ -118,8 +118,8 @@ impl Cell {
         }
     }
 
-    /// Looks the page up, and checks the contents if it is found. Drops the reference. Returns true if the page
-    /// was found in a frame.
+    /// Looks the page up, and checks the contents if it is found. Drops the reference. Returns true if the
+    /// page was found in a frame.
     fn look(&self) -> bool {
         match self.lookup() {
             Lookup::Cached(pfn) => {

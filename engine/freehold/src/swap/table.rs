@@ -134,7 +134,8 @@ impl<H: Host> SwapTable<H> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory for the table of a cluster, and no cluster that has a table has free slots.
+    /// Fails if there is no memory for the table of a cluster, and no cluster that has a table has free
+    /// slots.
     pub fn allocate(&self, wanted: u32) -> Result<Option<Batch>, NoMemory> {
         let wanted = wanted.clamp(1, MAX_BATCH);
         let (cpu, current) = self.current.with_index(|cpu, word| (cpu, Current::of(word.load(Relaxed))));

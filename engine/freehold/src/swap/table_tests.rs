@@ -1,6 +1,6 @@
 //! Tests of the tables of swap devices: which slots are allocated, and how free slots are found again.
-//! `slot_loom_tests.rs` has the protocol of a word. The tests of one thread use the number of slots of a cluster
-//! in the ordinary build.
+//! `slot_loom_tests.rs` has the protocol of a word. The tests of one thread use the number of slots of a
+//! cluster in the ordinary build.
 
 extern crate std;
 

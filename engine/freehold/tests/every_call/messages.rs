@@ -5,7 +5,7 @@
 //! An error type that has the constant `ALL` is one more name in `listed!`. Any other error type belongs in
 //! `named!` with all its variants; no test detects a variant that is missing there.
 
-use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*};
+use freehold::{error::*, fault::FaultError, fault::SegvCode, file::*, rmap::*, swap::*};
 use freehold_pagetable::{FaultCode, Level, OutOfTables, TableError, WalkFault};
 use freehold_range::ClaimError;
 use freehold_sync::{Interrupted, Killed, ReadFail};
@@ -43,7 +43,7 @@ fn all() -> Texts {
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
         PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError
         ShmdtError SpaceError ListenError StackMoveError SyncError UffdError UffdReadError UffdRegisterError
-        ShareError WriteRefused
+        ShareError WriteRefused SwapOnError SwapOffError SwapReadError NoSlot DuplicateError
     });
     let segv = |code| FaultError::Segv { addr: 0x1000, code };
     all.extend(named! {

@@ -22,8 +22,8 @@
 //! A task that changes the word of a read frees or publishes the page, and uncounts the page if it does not
 //! publish it. If the old word had `WAITED`, it then wakes the sleepers ([`Turns`]).
 //!
-//! Sleepers of all files share a few counters (`wait/turns.rs`), because a word in the tree cannot be slept on.
-//! The counters and the words pair as follows:
+//! Sleepers of all files share a few counters (`wait/turns.rs`), because a word in the tree cannot be slept
+//! on. The counters and the words pair as follows:
 //!
 //! | access | pairs with | so that |
 //! | --- | --- | --- |
