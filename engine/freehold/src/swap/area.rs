@@ -73,6 +73,12 @@ impl<P: Platform> Share<P> {
     }
 }
 
+impl<P: Platform> Drop for Area<P> {
+    fn drop(&mut self) {
+        debug_assert!(self.table.is_unused(), "a swap device ends with pages");
+    }
+}
+
 impl<P: Platform> Frames for Memory<P> {
     fn frame(&self, pfn: Pfn) -> &Frame {
         self.platform().frame(pfn)

@@ -9,8 +9,8 @@ use crate::platform::Platform;
 
 /// A device that pages are swapped to: a number of slots, each with room for a page.
 ///
-/// The engine never reads a slot that was not written, and has at most one request under way for a slot,
-/// except that it may read a slot twice at once. It writes a slot again only after it has passed the slot to
+/// The engine never reads a slot that was not written, and has at most one request under way for a slot.
+/// It writes a slot again only after it has passed the slot to
 /// [`discard`](Self::discard). After a failed write it does not use the slot any more.
 ///
 /// # Examples

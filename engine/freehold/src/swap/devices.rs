@@ -14,7 +14,7 @@
 //!
 //! | access | pairs with | so that |
 //! | --- | --- | --- |
-//! | allocation: counts slots as used, fence, examines the state | `remove`: sets the state, fence, examines the count | the allocation is cancelled, or the device is not removed |
+//! | allocation: reserves slots, fence, examines the state | `remove`: sets the state, fence, examines the slots | the allocation is cancelled, or the device is not removed |
 //! | `swap_on`: pointer (release) | each access of the device (acquire) | the device is initialized |
 //! | `remove`: null pointer, then a grace period | each access of the device, in a read section | the device is freed after its last use |
 //!
@@ -195,8 +195,8 @@ impl<P: Platform> Swap<P> {
         });
     }
 
-    /// Returns true if no slot of the device is in use. A closed device that is empty stays empty, except
-    /// that an allocation that had begun before may be about to be cancelled.
+    /// Returns true if no slot of the device seems to be in use. A closed device that is empty stays empty,
+    /// except that an allocation that had begun before may be about to be cancelled.
     pub fn is_empty(&self, id: SwapId) -> bool {
         self.with(id, |entry| entry.area.table.used() == 0).unwrap_or(true)
     }
@@ -218,7 +218,7 @@ impl<P: Platform> Swap<P> {
             }
             // Pairs with the fence in `allocate_on`; see the module.
             fence(SeqCst);
-            if entry.area.table.used() != 0 {
+            if !entry.area.table.is_unused() {
                 entry.state.store(CLOSED, Relaxed);
                 return Err(SwapOffError::InUse);
             }

@@ -19,6 +19,7 @@
 use super::{
     cluster::{Cluster, SLOTS},
     slot::{Slot, Unused},
+    word::State,
 };
 use crate::error::NoMemory;
 use allocator_api2::{boxed::Box, vec::Vec};
@@ -111,10 +112,17 @@ impl<H: Host> SwapTable<H> {
         self.slots
     }
 
-    /// Returns the number of slots in use. Exact if no task allocates or frees slots. If no task allocates
-    /// slots, the result is not below the number of slots that are in use at the end of the call.
+    /// Returns the number of slots in use. Exact if no task allocates or frees slots.
     pub fn used(&self) -> u64 {
         self.used.sum().max(0) as u64
+    }
+
+    /// Returns true if no slot is in use. If no task puts a page into a slot during the call, a slot that has
+    /// a page all the time is found. The sum of `used` could miss it, because another slot may be allocated
+    /// and freed while the parts are read. Reads the words of all clusters that were used.
+    pub fn is_unused(&self) -> bool {
+        let mut words = self.clusters.iter().flat_map(Cluster::words);
+        words.all(|word| matches!(Slot(word).state(), State::Free | State::Bad))
     }
 
     /// Returns the number of slots that are never used again.

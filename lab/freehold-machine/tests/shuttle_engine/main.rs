@@ -61,6 +61,7 @@ mod software_bits;
 mod special;
 mod speculative_lookup;
 mod stack;
+mod swap;
 mod thread;
 mod uffd;
 mod waiting;
