@@ -135,13 +135,12 @@ impl<P: Platform> Engine<P> {
         let stats = || LockStats::try_new_if(config.lock_stats);
         let (lock_stats, file_stats) = (stats()?, stats()?);
         let files = Files::new(
-            memory.clone(),
+            Swap::try_new(memory.clone())?,
             Hugetlb::try_new(stats()?, stats()?)?,
             CommittedMemory::try_new(config.overcommit)?,
             config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,
             ReclaimState::try_new(config.reclaim, &memory.platform().frames())?,
             file_stats,
-            Swap::try_new(memory.clone())?,
         );
         let files = files
             .with_shared_blocks(config.shared_blocks)

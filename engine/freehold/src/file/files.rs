@@ -84,16 +84,16 @@ impl<P: Platform> HasFiles<P> for Counted<Files<P>> {
 impl<P: Platform> Shared for Files<P> {}
 
 impl<P: Platform> Files<P> {
-    /// Creates the state of an engine that has no files.
+    /// Creates the state of an engine that has no files. The frames are those of `swap`.
     pub(crate) fn new(
-        memory: Counted<Memory<P>>,
+        swap: Swap<P>,
         hugetlb: Hugetlb<P>,
         committed: CommittedMemory<P>,
         kept: Option<CommittedMemory<P>>,
         reclaim: ReclaimState<P>,
         lock_stats: Option<Counted<LockStats<P>>>,
-        swap: Swap<P>,
     ) -> Self {
+        let memory = swap.memory().clone();
         Files {
             list: FileList::new(),
             hugetlb,

@@ -160,6 +160,11 @@ impl<P: Platform> Swap<P> {
         })
     }
 
+    /// Returns the frames.
+    pub(crate) fn memory(&self) -> &Counted<Memory<P>> {
+        &self.memory
+    }
+
     /// Adds a device, from which slots are allocated from now on.
     ///
     /// # Errors
