@@ -114,10 +114,18 @@ impl Rig {
         Ok(pfn)
     }
 
+    /// Drops the swap entry of a page, to which the caller has a reference and keeps it. Returns true if the
+    /// page belongs to the caller.
+    fn owns(&self, entry: SwapEntry, pfn: Pfn) -> bool {
+        let taken = self.swap().take(entry, pfn);
+        taken.frame.into_iter().for_each(|other| self.put(other));
+        taken.is_exclusive
+    }
+
     /// Gets the number of a page, and drops the swap entry.
     fn take(&self, entry: SwapEntry) -> Result<u64, SwapReadError> {
         let pfn = self.get(entry)?;
-        self.swap().take(entry, pfn);
+        self.owns(entry, pfn);
         Ok(self.number(pfn))
     }
 
@@ -147,7 +155,7 @@ fn page_goes_to_the_device_and_comes_back() {
     assert!(rig.world.machine.accounting().frames <= frames, "the frame of a stored page is free");
     assert_eq!(rig.swap().lookup(entry), Lookup::Stored(SHADOW));
     let pfn = rig.get(entry).unwrap();
-    assert!(rig.swap().take(entry, pfn), "the page belongs to the caller");
+    assert!(rig.owns(entry, pfn), "the page belongs to the caller");
     assert_eq!(rig.number(pfn), 42);
     assert_eq!(rig.swap().lookup(entry), Lookup::NotInUse);
     rig.end();
@@ -159,7 +167,7 @@ fn page_is_found_and_can_be_taken_while_it_is_written() {
     rig.device.complete_later(true);
     let entry = rig.store(42);
     let Lookup::Cached(pfn) = rig.swap().lookup(entry) else { panic!("not in the cache") };
-    assert!(!rig.swap().take(entry, pfn), "the device still reads the frame");
+    assert!(!rig.owns(entry, pfn), "the device still reads the frame");
     assert_eq!(rig.swap().lookup(entry), Lookup::NotInUse);
     // The slot stays in use until the write ends.
     assert_eq!(rig.used(), 1);
@@ -190,10 +198,10 @@ fn page_that_other_entries_need_must_be_copied() {
     let entry = rig.store(42);
     rig.swap().duplicate(entry).unwrap();
     let first = rig.get(entry).unwrap();
-    assert!(!rig.swap().take(entry, first), "another entry names the page");
+    assert!(!rig.owns(entry, first), "another entry names the page");
     let second = rig.get(entry).unwrap();
     assert_eq!(first, second, "the page is in the swap cache");
-    assert!(!rig.swap().take(entry, second), "another task has a reference");
+    assert!(!rig.owns(entry, second), "another task has a reference");
     rig.put(first);
     assert_eq!(rig.world.machine.frame(second).refs(), 1);
     assert_eq!(rig.number(second), 42);
@@ -392,6 +400,31 @@ fn clean_pages_are_dropped_from_the_swap_cache() {
     rig.end();
 }
 
+/// Between the lookup of a fault and its last step, the page leaves the cache, and may come back in another
+/// frame. Both frames have the contents.
+#[test]
+fn page_that_left_the_cache_is_taken_from_either_frame() {
+    let rig = Rig::new(8);
+    let entry = rig.store(42);
+    let first = rig.get(entry).unwrap();
+    assert!(rig.swap().drop_clean(entry, SHADOW));
+    assert!(rig.owns(entry, first), "no other task needs the page");
+    assert_eq!(rig.number(first), 42);
+    let entry = rig.store(43);
+    rig.swap().duplicate(entry).unwrap();
+    let first = rig.get(entry).unwrap();
+    assert!(rig.swap().drop_clean(entry, SHADOW));
+    let second = rig.get(entry).unwrap();
+    assert_ne!(first, second);
+    assert!(!rig.owns(entry, second), "another entry names the page");
+    assert_eq!(rig.number(second), 43);
+    let taken = rig.swap().take(entry, first);
+    assert_eq!((taken.is_exclusive, taken.frame), (true, Some(second)));
+    rig.put(second);
+    assert_eq!(rig.number(first), 43);
+    rig.end();
+}
+
 #[test]
 fn frame_is_in_one_slot_at_a_time() {
     let rig = Rig::new(8);
@@ -465,7 +498,7 @@ fn device_is_removed_when_it_is_closed_and_empty() {
     let entry = swap.allocate(1).unwrap().insert(pfn).unwrap();
     assert!(swap.close(id));
     assert_eq!(swap.remove(id), Err(SwapOffError::InUse));
-    assert!(swap.take(entry, pfn));
+    assert!(swap.take(entry, pfn).is_exclusive);
     world.engine().memory().put_frame(pfn);
     assert!(swap.is_empty(id));
     assert_eq!(swap.remove(id), Ok(()));

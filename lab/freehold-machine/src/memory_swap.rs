@@ -21,7 +21,8 @@ use freehold_pagetable::{Format, PAGE_SIZE, Pfn, X86_4};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// A swap device in memory; see the [module](self). Clones are the same device.
+/// A swap device in memory, which completes requests when a test says so, and checks what the engine asks of
+/// it. Clones are the same device.
 pub struct MemorySwap<F: Format = X86_4> {
     slots: u64,
     merges: bool,

@@ -148,10 +148,12 @@ impl<P: Platform> Area<P> {
         self.slot(slot).ok_or(DuplicateError::NotInUse)?.duplicate()
     }
 
-    /// Drops a swap entry, and returns a reference to the frame that the caller drops; see [`Slot::release`].
-    pub fn release(&self, slot: u64) -> Option<Pfn> {
-        let rest = self.slot(slot)?.release(&*self.memory);
-        self.settle(slot, rest)
+    /// Drops a swap entry; see [`Slot::release`]. Returns true if it was the last, and a reference that the
+    /// caller drops.
+    pub fn release(&self, slot: u64) -> (bool, Option<Pfn>) {
+        let Some(word) = self.slot(slot) else { return (false, None) };
+        let (is_last, rest) = word.release(&*self.memory);
+        (is_last, self.settle(slot, rest))
     }
 
     /// Finds the page of a slot; see [`Slot::lookup`].

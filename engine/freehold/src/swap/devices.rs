@@ -133,6 +133,18 @@ impl From<Killed> for SwapReadError {
     }
 }
 
+/// A page whose swap entry was dropped by the task that uses the page.
+#[doc(hidden)]
+#[must_use = "the caller drops the reference"]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// True if the page belongs to the caller: no other swap entry names it, no write of it is under way, and
+    /// the caller has the only reference to the frame. Otherwise a store to the page must make a copy.
+    pub is_exclusive: bool,
+    /// A reference to another frame, which the caller drops once it holds no lock of a page table.
+    pub frame: Option<Pfn>,
+}
+
 /// The swap devices of an engine.
 #[doc(hidden)]
 pub struct Swap<P: Platform> {
@@ -325,22 +337,26 @@ impl<P: Platform> Swap<P> {
     /// ([`Memory::put_frame`]) once it holds no lock of a page table. May be called under such a lock.
     #[must_use = "the caller drops the reference"]
     pub fn release(&self, entry: SwapEntry) -> Option<Pfn> {
-        self.with(entry.device(), |device| device.area.release(entry.slot())).flatten()
+        self.with(entry.device(), |device| device.area.release(entry.slot()))?.1
     }
 
-    /// Drops the caller's swap entry for a page in the frame, to which the caller has a reference. Returns
-    /// true if the caller now has the only reference, no swap entry names the page, and no write of it is
-    /// under way: the page then belongs to the caller. Otherwise a store to the page must make a copy.
+    /// Drops the caller's swap entry for a page in the frame, to which the caller has a reference from a
+    /// lookup or a read. The reference stays. May be called under the lock of the page table that has the
+    /// entry.
     ///
-    /// May be called under the lock of the page table that has the entry. The caller's reference stays.
-    pub fn take(&self, entry: SwapEntry, pfn: Pfn) -> bool {
-        let Some(frame) = self.release(entry) else { return false };
-        debug_assert_eq!(frame, pfn, "another frame was in the cache");
-        let record = self.memory.platform().frame(frame);
-        // Not the last: the caller has a reference.
-        let last = record.put();
-        debug_assert!(!last, "the caller has no reference");
-        record.refs() == 1
+    /// The page may have left the cache since the lookup, and may have been read into another frame. The
+    /// frame of the caller still has the contents of the page.
+    pub fn take(&self, entry: SwapEntry, pfn: Pfn) -> Taken {
+        let released = self.with(entry.device(), |device| device.area.release(entry.slot()));
+        let (is_last, mut frame) = released.unwrap_or((false, None));
+        let record = self.memory.platform().frame(pfn);
+        if frame == Some(pfn) {
+            // Not the last: the caller has a reference.
+            let last = record.put();
+            debug_assert!(!last, "the caller has no reference");
+            frame = None;
+        }
+        Taken { is_exclusive: is_last && record.refs() == 1, frame }
     }
 
     /// Finds the page of a slot. The caller holds no lock of a page table, and is in no read section.

@@ -37,7 +37,7 @@ mod word;
 pub use device::SwapDevice;
 pub use devices::SwapUsage;
 #[doc(hidden)]
-pub use devices::{NoSlot, SlotRun, Swap, SwapReadError};
+pub use devices::{NoSlot, SlotRun, Swap, SwapReadError, Taken};
 #[doc(hidden)]
 pub use entry::SwapEntry;
 pub use entry::SwapId;

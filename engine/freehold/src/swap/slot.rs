@@ -168,8 +168,8 @@ impl Slot<'_> {
     }
 
     /// Drops the caller's swap entry. If it was the last, the page leaves the cache, and the slot is not used
-    /// any more, or its use ends with the read or write that is under way.
-    pub fn release(self, frames: &impl Frames) -> Rest {
+    /// any more, or its use ends with the read or write that is under way. Returns true if it was the last.
+    pub fn release(self, frames: &impl Frames) -> (bool, Rest) {
         let old = self.change(|state| match state.count() {
             0 => None,
             1 => Some(after_last(state)),
@@ -177,17 +177,17 @@ impl Slot<'_> {
         });
         let old = match old {
             Ok(old) if old.count() == 1 => old,
-            Ok(_) => return Rest::default(),
+            Ok(_) => return (false, Rest::default()),
             Err(state) => {
                 debug_assert!(false, "a swap entry was released that was not counted: {state:?}");
-                return Rest::default();
+                return (false, Rest::default());
             }
         };
         let frame = old.frame().map(|(pfn, _)| pfn);
         if let Some(pfn) = frame {
             frames.frame(pfn).leave_swap_cache();
         }
-        Rest { unused: unused(after_last(old)), frame, wake: false }
+        (true, Rest { unused: unused(after_last(old)), frame, wake: false })
     }
 
     /// Finds the page, and takes a reference if it is in a frame.

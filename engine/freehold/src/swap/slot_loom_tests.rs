@@ -100,7 +100,7 @@ impl Cell {
     }
 
     fn release(&self) -> bool {
-        self.settle(self.slot().release(self))
+        self.settle(self.slot().release(self).1)
     }
 
     fn end_write(&self, written: Result<(), IoError>) {

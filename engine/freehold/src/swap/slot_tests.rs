@@ -55,7 +55,7 @@ fn count_of_swap_entries_does_not_overflow() {
         assert_eq!(slot.duplicate(), Ok(()));
         assert_eq!(slot.duplicate(), Err(DuplicateError::TooManyEntries));
         assert_eq!(slot.state(), state.with_count(MAX_COUNT));
-        assert_eq!(slot.release(&frames), Rest::default());
+        assert_eq!(slot.release(&frames), (false, Rest::default()));
         assert_eq!(slot.state(), state);
     }
     for state in [State::Free, State::Reserved, State::Bad] {
@@ -76,7 +76,8 @@ fn last_release_leaves_a_slot_in_use_only_while_a_device_works() {
             State::Cached { copy: Copy::Failed, .. } => (State::Bad, Some(Unused::Bad)),
             _ => (State::Reserved, Some(Unused::Free)),
         };
-        assert_eq!(Slot(&word).release(&frames), Rest { unused, frame: cached, wake: false });
+        let rest = Rest { unused, frame: cached, wake: false };
+        assert_eq!(Slot(&word).release(&frames), (true, rest));
         assert_eq!(Slot(&word).state(), after);
         // The frame may enter another cache.
         assert!(frames.0.enter_swap_cache());

@@ -103,9 +103,11 @@ impl Rig {
         let mut bytes = [0; 8];
         self.machine.read_frame(pfn, 0, &mut bytes);
         assert_eq!(u64::from_le_bytes(bytes), number);
-        if self.swap().take(entry, pfn) {
+        let taken = self.swap().take(entry, pfn);
+        if taken.is_exclusive {
             self.machine.write_frame(pfn, 0, &[0xff; 8]);
         }
+        taken.frame.into_iter().for_each(|other| self.put(other));
         self.put(pfn);
     }
 
@@ -209,7 +211,7 @@ fn allocation_and_removal_of_a_device() {
                     drop(run);
                     assert_eq!(rig.swap().lookup(entry), Lookup::Cached(pfn));
                     rig.put(pfn);
-                    assert!(rig.swap().take(entry, pfn), "the device is gone");
+                    assert!(rig.swap().take(entry, pfn).is_exclusive, "the device is gone");
                     rig.put(pfn);
                 }
                 Err(error) => assert_eq!(error, NoSlot::Full),
