@@ -21,7 +21,7 @@ pub(super) struct Ghosts {
     /// written on its own.
     slots: Box<[AtomicU32]>,
     /// Number of evictions in a unit of time, as a power of two. All of memory has at most a quarter of the
-    /// times, so that distances up to four times memory are exact to a unit.
+    /// times, so that distances below four times memory are exact to a unit.
     unit: u32,
 }
 
@@ -93,8 +93,8 @@ mod tests {
     fn distances_of_a_large_memory_are_rounded_to_units() {
         let ghosts = Ghosts::try_new(1 << 22).unwrap();
         let unit = 1 << ghosts.unit;
-        ghosts.insert(0x1000, 7, 5 * unit);
-        assert_eq!(ghosts.take(0x1000, 7, (4 << 22) + 5 * unit), Some(4 << 22));
+        ghosts.insert(0x1000, 7, 5 * unit + 1);
+        assert_eq!(ghosts.take(0x1000, 7, (3 << 22) + 5 * unit), Some(3 << 22));
     }
 
     #[test]
