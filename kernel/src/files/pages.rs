@@ -19,7 +19,7 @@ use freehold::{PAGE_SIZE, PageIndex, PageRange};
 pub struct Archived {
     contents: &'static [u8],
     /// A bit for each page of the archived contents: the page was truncated or punched out. Bits are only set.
-    /// Relaxed: the engine's lock for removals orders a removal before a later read of the page.
+    /// Relaxed: the engine reads a page that was discarded only after the discard has returned.
     gone: Vec<AtomicU64>,
 }
 
