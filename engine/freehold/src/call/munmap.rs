@@ -89,8 +89,8 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 
-    /// Makes the first attempt of [`unmap_range`](Self::unmap_range). After a failure, `range` is the part that is
-    /// still to be unmapped.
+    /// Makes the first attempt of [`unmap_range`](Self::unmap_range). After a failure, `range` is the part
+    /// that is still to be unmapped.
     #[cfg_attr(all(feature = "inline", not(debug_assertions)), inline(always))]
     fn try_unmap(&self, range: &mut UnmapRange, atomic: bool) -> Result<(), MunmapError> {
         if !atomic

@@ -5,9 +5,10 @@
 //! Faults (`fault/mod.rs`), access to pages by other tasks (`remote/page.rs`), population
 //! (`fault/populate.rs`), and the fills and moves of a userfaultfd call `again` in their loops. They keep the
 //! pages that they have completed. mmap, brk, fork, pins and MADV_COLLAPSE repeat a whole attempt by
-//! [`AddressSpace::retry_when_short`] or [`AddressSpace::retry_after`]. mprotect, munmap, mlock, mbind, mseal, the advice that changes flags
-//! of VMAs, and the registration of a userfaultfd continue behind the part that is done, because other tasks
-//! may have changed that part in the meantime. mremap is not repeated after it has unmapped something.
+//! [`AddressSpace::retry_when_short`] or [`AddressSpace::retry_after`]. mprotect, munmap, mlock, mbind,
+//! mseal, the advice that changes flags of VMAs, and the registration of a userfaultfd continue behind the
+//! part that is done, because other tasks may have changed that part in the meantime. mremap is not repeated
+//! after it has unmapped something.
 
 use super::AddressSpace;
 pub(crate) use crate::shortage::ShortageRounds;
@@ -70,8 +71,8 @@ impl<P: Platform> AddressSpace<P> {
         self.retry_when_short_by(ShortageRounds::new(), attempt)
     }
 
-    /// Repeats `attempt` like [`retry_when_short`](Self::retry_when_short), if a first attempt has failed with
-    /// `error`. A caller for which instructions count makes its first attempt outside the loop.
+    /// Repeats `attempt` like [`retry_when_short`](Self::retry_when_short), after a first attempt that has
+    /// failed with `error`. A caller for which instructions count makes its first attempt outside the loop.
     #[cold]
     #[inline(never)]
     pub(crate) fn retry_after<T, E: LacksMemory>(
