@@ -122,7 +122,7 @@ impl<H: Host> SwapTable<H> {
     /// and freed while the parts are read. Reads the words of all clusters that were used.
     pub fn is_unused(&self) -> bool {
         let mut words = self.clusters.iter().flat_map(Cluster::words);
-        words.all(|word| matches!(Slot(word).state(), State::Free | State::Bad))
+        !words.any(|word| !matches!(Slot(word).state(), State::Free | State::Bad))
     }
 
     /// Returns the number of slots that are never used again.
