@@ -191,7 +191,7 @@ fn question_delays_only_changes_of_its_page() {
 /// has a permission that the pager has given since.
 #[test]
 fn changes_concurrent_with_write_back_have_permissions() {
-    explore("changes of a guarded page concurrent with write-back", 100, |locking| {
+    explore("changes of a guarded page concurrent with write-back", 300, |locking| {
         let journal = Journal::default();
         let (scene, file) = loaded(locking, &journal);
         write(&file, 16, 7);

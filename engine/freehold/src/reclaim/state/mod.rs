@@ -148,9 +148,10 @@ impl<P: Platform> ReclaimState<P> {
             for age in 0..Age::COUNT {
                 // Relaxed, here and in `add_found`: statistics.
                 let found = |part: &CpuPart| part.found[kind][age].load(Relaxed);
-                let sum = self.cpus.iter().fold(0u64, |sum, part| sum.wrapping_add(found(part)));
-                let before = self.cycle.reported[kind][age].swap(sum, Relaxed);
-                population.pages[kind][age] = sum.wrapping_sub(before);
+                let sum = self.cpus.iter().fold(0u64, |sum, part| sum + found(part));
+                // Another task may report at the same time, with a larger sum.
+                let before = self.cycle.reported[kind][age].fetch_max(sum, Relaxed);
+                population.pages[kind][age] = sum.saturating_sub(before);
             }
         }
         self.policy().swept(&population);
@@ -161,7 +162,7 @@ impl<P: Platform> ReclaimState<P> {
         self.cpus.with(|part| {
             for (counts, pages) in part.found.iter().zip(&population.pages) {
                 for (count, pages) in counts.iter().zip(pages).filter(|(_, pages)| **pages > 0) {
-                    count.store(count.load(Relaxed).wrapping_add(*pages), Relaxed);
+                    count.store(count.load(Relaxed) + *pages, Relaxed);
                 }
             }
         });

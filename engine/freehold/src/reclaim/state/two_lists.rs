@@ -95,9 +95,9 @@ impl Policy for TwoLists {
         let ratio = (10 * (pages >> 18)).isqrt().max(1);
         for kind in kinds {
             let active = population.with(kind, ACTIVE);
-            let inactive = population.of(kind) - active;
+            let inactive = population.of(kind).saturating_sub(active);
             self.active[kind as usize].store(active, Relaxed);
-            self.too_long[kind as usize].store(u64::from(active > inactive * ratio), Relaxed);
+            self.too_long[kind as usize].store(u64::from(active > inactive.saturating_mul(ratio)), Relaxed);
         }
         // Old refaults count less and less.
         self.costs.iter().for_each(|cost| cost.store(cost.load(Relaxed) / 2, Relaxed));
