@@ -414,3 +414,22 @@ fn page_that_is_read_again_stays_longer() {
         world.end();
     }
 }
+
+#[test]
+fn pages_that_cannot_go_do_not_keep_others() {
+    with_each(|world| {
+        let process = world.process(Locking::default());
+        let mut cpu = world.machine.cpu(0);
+        // Reclaim gives up the pages of ordinary memory and cannot take them.
+        anon(&process, BASE + HUGE, 8);
+        fill(&process, &mut cpu, BASE + HUGE, 8, 1);
+        process.madvise(BASE + HUGE, 8 * PAGE, Advice::Cold).unwrap();
+        for round in 0..20 {
+            let flags = MapFlags::DROPPABLE | MapFlags::ANONYMOUS | MapFlags::FIXED;
+            process.mmap(BASE, 4 * PAGE, RW, flags, None, 0).unwrap();
+            fill(&process, &mut cpu, BASE, 4, 1);
+            let reclaimed = reclaim_all(world);
+            assert_eq!(reclaimed.freed, 4, "round {round}: {reclaimed:?}");
+        }
+    });
+}

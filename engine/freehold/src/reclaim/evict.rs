@@ -28,6 +28,8 @@ use freehold_vmspace::{Discardable, PAGE_SIZE, PageIndex, PageRange, UserRange};
 pub(super) enum Evicted {
     /// The page is gone, or leaves the cache with the next [`flush`](Evictor::flush).
     Gone,
+    /// The page stays until its write has ended.
+    Writing,
     /// The page stays.
     Kept,
 }
@@ -87,7 +89,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if dirty {
             let begun = mapping.start_write(index);
             reclaimed.writing += begun;
-            return Evicted::Kept;
+            return Evicted::Writing;
         }
         self.drop_later(mapping, index, reclaimed);
         Evicted::Gone

@@ -226,7 +226,8 @@ impl<P: Platform> Sweep<'_, P> {
             Verdict::Keep(new) => keep(new),
             Verdict::Evict => match self.evictor.evict(pfn, &mut self.reclaimed) {
                 Evicted::Gone => None,
-                Evicted::Kept => Some(age),
+                Evicted::Writing => Some(age),
+                Evicted::Kept => keep(state.policy().kept(kind, age)),
             },
         }
     }

@@ -139,6 +139,16 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// test, or since it was made.
     fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict;
 
+    /// Returns the age of a page that the policy gave up, and that stays because it is in use or has no place
+    /// to go. By default the age of a page that was accessed, so that it does not stand in for pages that can
+    /// go.
+    fn kept(&self, kind: PageKind, age: Age) -> Age {
+        match self.tested(kind, age, true) {
+            Verdict::Keep(new) => new,
+            Verdict::Evict => age,
+        }
+    }
+
     /// Returns the age of a page that was evicted and is read again, `distance` evictions later. Called by
     /// the fault or the read. May be called with locks of the engine held.
     fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
