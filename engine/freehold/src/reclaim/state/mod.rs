@@ -10,6 +10,7 @@ pub(crate) mod policy;
 mod two_lists;
 
 use crate::{error::NoMemory, platform::Platform};
+use allocator_api2::boxed::Box;
 use clock::Clock;
 use core::ops::Range;
 use freehold_pagetable::Pfn;
@@ -66,7 +67,8 @@ struct Cycle {
 pub(crate) struct ReclaimState<P: Platform> {
     policy: Chosen,
     cpus: PerCpu<CpuPart, P>,
-    cycle: Cycle,
+    /// On the heap, so that the state is small while an engine is made.
+    cycle: Box<Cycle>,
     /// The evicted pages of files.
     ghosts: Ghosts,
     /// True if a program has ever mapped droppable memory. Never cleared.
@@ -89,7 +91,7 @@ impl<P: Platform> ReclaimState<P> {
         };
         let part = |_| CpuPart { rest: AtomicU64::new(0), found: zero_counts() };
         let [hand, evicted] = [(); 2].map(|()| AtomicU64::new(0));
-        let cycle = Cycle { hand, evicted, reported: zero_counts() };
+        let cycle = Box::try_new(Cycle { hand, evicted, reported: zero_counts() })?;
         let droppable = AtomicBool::new(false);
         Ok(ReclaimState { policy, cpus: PerCpu::try_new(part)?, cycle, ghosts, droppable })
     }
