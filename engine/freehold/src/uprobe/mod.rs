@@ -248,7 +248,12 @@ impl<P: Platform> Mapping<P> {
             };
             let is_short = matches!(kept[1], Some(Err(_)));
             // A truncation of a direct file waits for references to its frames, and holds the lock meanwhile.
-            let kept = if self.is_direct() { [const { None }; 2] } else { kept };
+            let kept = if self.is_direct() {
+                drop(kept);
+                [const { None }; 2]
+            } else {
+                kept
+            };
             let content = self.content.write();
             let has_last = || is_short || self.has_page(last);
             if !self.orders_discards() || self.has_page(index) && has_last() {
