@@ -1,7 +1,7 @@
 //! The end of the process with the most memory, if memory is used up.
 //!
-//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE), and then
-//! pages of files in the image, which can be read again. If that is not enough, a process ends:
+//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE). If that
+//! is not enough, a process ends:
 //!
 //! | situation | reaction |
 //! | --- | --- |
@@ -31,7 +31,7 @@ use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{checkpoint, current};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use freehold::{PAGE_SIZE, reclaim::ReclaimRequest};
+use freehold::PAGE_SIZE;
 use linux_raw_sys::general::SIGKILL;
 
 /// Bytes of kernel memory for a VMA, with its share of the tree and of the reverse map.
@@ -40,17 +40,13 @@ const VMA_BYTES: u64 = 512;
 const EXEMPT: i64 = -1000;
 /// The number of the first process, whose end stops the machine.
 const FIRST: u32 = 1;
-/// Number of pages of files that are freed between two looks at the supply of memory.
-const RECLAIM_PAGES: u64 = 128;
-/// Nanoseconds without reclaim after it has found no page.
-const RECLAIM_PAUSE_NS: u64 = 100_000_000;
 /// Nanoseconds to wait for the end of a process before another process is chosen.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Nanoseconds between two looks at a process that has to end.
 const LOOK_NS: u64 = 1_000_000;
 
-/// Frees the discardable pages of all processes and then pages of files, until memory is not short any more.
-/// Returns true if it is not short. The caller holds no spin lock.
+/// Frees the discardable pages of all processes, until memory is not short any more. Returns true if it
+/// is not short. The caller holds no spin lock.
 fn drop_unneeded() -> bool {
     for process in process::all() {
         preempt_point();
@@ -61,26 +57,7 @@ fn drop_unneeded() -> bool {
         }
     }
     engine().trim();
-    frames::supply() == Supply::Plenty || reclaim()
-}
-
-/// Frees pages of files until memory is not short any more. Returns true if it is not short. Does nothing if
-/// no page was found a short time ago.
-fn reclaim() -> bool {
-    /// The time from which on pages are looked for again.
-    static NEXT_NS: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: a hint without other data.
-    while clock::now_ns() >= NEXT_NS.load(Relaxed) {
-        let freed = engine().reclaim(&ReclaimRequest::pages(RECLAIM_PAGES)).freed;
-        engine().trim();
-        if frames::supply() == Supply::Plenty {
-            return true;
-        }
-        if freed == 0 {
-            NEXT_NS.store(clock::now_ns() + RECLAIM_PAUSE_NS, Relaxed);
-        }
-    }
-    false
+    frames::supply() == Supply::Plenty
 }
 
 /// Which processes may end for the calling thread.
