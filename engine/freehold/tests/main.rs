@@ -57,7 +57,6 @@ mod rmap;
 mod secret;
 mod shm;
 mod shortage;
-mod shortage_objects;
 mod special;
 mod support;
 mod swap;

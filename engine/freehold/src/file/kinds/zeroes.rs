@@ -14,7 +14,7 @@ use crate::{
     error::NoMemory,
     file::{
         HasFiles, Zeroes,
-        mapping::{Kind, Mapping, NewFile},
+        mapping::{Kind, Mapping},
     },
     platform::Platform,
 };
@@ -26,8 +26,7 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
-    /// holds no lock.
+    /// Fails if there is no memory.
     ///
     /// # Examples
     ///
@@ -44,7 +43,7 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(found, [0; 4]);
     /// ```
     pub fn zeroes(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
-        let device = Self::make(files.files(), Zeroes, NewFile::new(0, Kind::Zeroes))?;
+        let device = Self::of_kind(files.files(), Zeroes, 0, Kind::Zeroes, None, false)?;
         device.align_to_huge_pages(true);
         Ok(device)
     }
