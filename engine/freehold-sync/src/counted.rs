@@ -13,7 +13,12 @@
 
 use crate::atomic::{AtomicUsize, Ordering, fence};
 use allocator_api2::{alloc::AllocError, boxed::Box};
-use core::{fmt, mem::ManuallyDrop, ops::Deref, ptr::NonNull};
+use core::{
+    fmt,
+    mem::{ManuallyDrop, MaybeUninit},
+    ops::Deref,
+    ptr::NonNull,
+};
 
 /// An object that a [`Counted`] can point to.
 pub trait Shared {
@@ -52,6 +57,40 @@ pub struct Counted<T: Shared> {
     inner: NonNull<Inner<T>>,
 }
 
+/// Memory for an object that does not exist yet. A caller that must not fail after its first step allocates
+/// the memory of its objects first.
+///
+/// ```
+/// use freehold_sync::counted::{Room, Shared};
+///
+/// struct Node(u32);
+/// impl Shared for Node {}
+///
+/// let room = Room::try_new()?;
+/// assert_eq!(room.fill(Node(7)).0, 7);
+/// # Ok::<(), freehold_sync::AllocError>(())
+/// ```
+#[must_use = "the memory is freed if it is not filled"]
+pub struct Room<T: Shared>(Box<MaybeUninit<Inner<T>>>);
+
+impl<T: Shared> Room<T> {
+    /// Allocates memory for an object.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    pub fn try_new() -> Result<Self, AllocError> {
+        Ok(Room(Box::try_new_uninit()?))
+    }
+
+    /// Moves `value` into the memory.
+    pub fn fill(self, value: T) -> Counted<T> {
+        let inner =
+            Inner { refs: AtomicUsize::new(1), weak: AtomicUsize::new(1), value: ManuallyDrop::new(value) };
+        Counted { inner: NonNull::from(Box::leak(Box::write(self.0, inner))) }
+    }
+}
+
 // SAFETY: the bounds of `Arc`: threads share the value (`Sync`), and any thread may drop it last (`Send`).
 unsafe impl<T: Shared + Send + Sync> Send for Counted<T> {}
 // SAFETY: as above.
@@ -65,10 +104,8 @@ impl<T: Shared> Counted<T> {
     /// Fails if there is no memory; `value` is dropped.
     pub fn try_new(value: T) -> Result<Self, AllocError> {
         // Allocates first: once the value is in `ManuallyDrop`, an error path would leak it.
-        let room = Box::try_new_uninit()?;
-        let inner =
-            Inner { refs: AtomicUsize::new(1), weak: AtomicUsize::new(1), value: ManuallyDrop::new(value) };
-        Ok(Counted { inner: NonNull::from(Box::leak(Box::write(room, inner))) })
+        let room = Room::try_new()?;
+        Ok(room.fill(value))
     }
 
     /// Returns true if both references point to the same object.

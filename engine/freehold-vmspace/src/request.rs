@@ -102,7 +102,7 @@ pub enum PageOwner<'s, Mmu> {
     /// A page in the page cache of this file, which may be shared memory. On Linux, the group of the calling
     /// task is charged for such a page.
     File(FileId),
-    /// Memory that the calling task requests for a space without an MMU.
+    /// Memory that the calling task requests for a space without an MMU, or for a new space or file.
     Caller,
     /// The owner of the page in this frame. The contents move to the new frame, and the old frame is
     /// uncharged when it is freed.

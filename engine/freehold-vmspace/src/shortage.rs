@@ -14,7 +14,8 @@ use crate::request::PageOwner;
 #[derive(Debug)]
 pub struct MemoryShortage<'s, Mmu> {
     /// The space or the file that the operation works on, for a platform that accounts memory to owners.
-    /// `Caller` if the space has no MMU.
+    /// `Caller` if the space has no MMU, or if the operation creates a space or a file, or fills a pool.
+    /// `SameAs` if it moves a page.
     pub owner: PageOwner<'s, Mmu>,
     /// The operation needs a block of 2 to the power of `order` frames, which begins at a multiple of its
     /// size, or a run that is not longer. 0 means that single frames, page tables or the heap have run out.

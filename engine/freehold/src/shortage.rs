@@ -16,15 +16,17 @@
 //! | of address spaces | `space/shortage.rs` |
 //! | of files: reads, writes, fills, truncation, holes | `file/shortage.rs` |
 //! | of spaces without an MMU | `nommu/mod.rs` |
+//! | that create an address space or a file | [`create`] |
+//! | of the engine: moves of pages, sizes of pools | `rmap/migrate.rs`, `hugetlb/pools.rs` |
 //!
 //! A new operation that allocates calls one of these after it has released its locks. The tests are those of
 //! `tests/shortage.rs`, `tests/sweep/retried.rs` and `shuttle_engine/shortage.rs`.
 
 use crate::{
-    error::LacksMemory,
+    error::{LacksMemory, NoMemory},
     platform::{MemoryShortage, PageOwner, Platform, ShortageAnswer},
 };
-use freehold_sync::{check_killed, rank};
+use freehold_sync::{Killed, check_killed, rank};
 
 /// Number of times that the platform is asked, or that closing ranges are waited for, before an operation
 /// fails that makes no progress. The number is that of Linux, which also gives up after 16 rounds of reclaim
@@ -95,5 +97,60 @@ impl ShortageRounds {
         }
         (self.asked, self.trimmed) = (self.asked + 1, false);
         Ok(check_killed::<P>()?)
+    }
+}
+
+/// Error of an attempt to create an object. A fatal signal ends the attempts like a final lack of memory,
+/// because a creation waits for nothing else.
+struct NotCreated;
+
+impl From<Killed> for NotCreated {
+    fn from(_: Killed) -> Self {
+        NotCreated
+    }
+}
+
+impl LacksMemory for NotCreated {
+    fn lacks_memory(&self) -> bool {
+        true
+    }
+}
+
+impl ShortageRounds {
+    /// Decides whether an attempt that found no memory is made again, like [`ask`](Self::ask), for an
+    /// operation that no signal interrupts otherwise.
+    ///
+    /// # Errors
+    ///
+    /// Fails if no attempt is made, also because a fatal signal is pending.
+    #[cold]
+    #[inline(never)]
+    pub fn ask_unkillable<P: Platform>(
+        &mut self,
+        platform: &P,
+        owner: PageOwner<'_, P::Mmu>,
+        trim: impl FnOnce() -> bool,
+    ) -> Result<(), NoMemory> {
+        self.ask(platform, owner, trim, NotCreated).map_err(|NotCreated| NoMemory)
+    }
+}
+
+/// Makes `attempt` to allocate what a new object needs, and repeats it while memory is short and the platform
+/// can make some free. `trim` is that of [`ShortageRounds::ask`]. The caller holds no lock.
+///
+/// # Errors
+///
+/// Fails if there is no memory.
+pub(crate) fn create<P: Platform, T>(
+    platform: &P,
+    trim: impl Fn() -> bool,
+    mut attempt: impl FnMut() -> Result<T, NoMemory>,
+) -> Result<T, NoMemory> {
+    let mut rounds = ShortageRounds::new();
+    loop {
+        match attempt() {
+            Ok(made) => return Ok(made),
+            Err(NoMemory) => rounds.ask_unkillable(platform, PageOwner::Caller, &trim)?,
+        }
     }
 }

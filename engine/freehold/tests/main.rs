@@ -57,6 +57,7 @@ mod rmap;
 mod secret;
 mod shm;
 mod shortage;
+mod shortage_objects;
 mod special;
 mod support;
 mod swap;

@@ -37,15 +37,15 @@ use std::{
 };
 
 /// Address of the memory that uses up the machine.
-const HOARD: u64 = BASE + (1 << 32);
+pub const HOARD: u64 = BASE + (1 << 32);
 /// Number of times that the platform is asked before an operation fails.
-const ROUNDS: u32 = 16;
+pub const ROUNDS: u32 = 16;
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 
-type Shortage<'s> = MemoryShortage<'s, Mmu<X86_4>>;
+pub type Shortage<'s> = MemoryShortage<'s, Mmu<X86_4>>;
 
 /// Makes a call with this answer of the platform. Returns the result and the number of questions.
-fn answering<R>(
+pub fn answering<R>(
     machine: &Machine,
     answer: impl Fn(&Shortage<'_>) -> ShortageAnswer + Send + Sync + 'static,
     call: impl FnOnce() -> R,
@@ -62,7 +62,7 @@ fn answering<R>(
 }
 
 /// Uses up all frames of the machine with pages of `hoard` from `HOARD` on. Returns the number of pages.
-fn starve(hoard: &Process) -> u64 {
+pub fn starve(hoard: &Process) -> u64 {
     anon(hoard, HOARD, 1 << 16);
     let is_made = |page: &u64| hoard.handle_fault(HOARD + page * PAGE, Access::WRITE).is_ok();
     (0..1 << 16).take_while(is_made).count() as u64
@@ -70,7 +70,7 @@ fn starve(hoard: &Process) -> u64 {
 
 /// Runs `scenario` on every design, on a machine of 1 MiB. The scenario also gets a process that uses up the
 /// memory.
-fn with_hoard(scenario: impl Fn(&World, &Process, &Process, &mut Vcpu)) {
+pub fn with_hoard(scenario: impl Fn(&World, &Process, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         World::with(1 << 20, Config::new().vma_nodes(nodes_for(locking))).live(
             locking,

@@ -10,10 +10,12 @@ use super::{cache::reading::Turns, file_list::FileList, kinds::shmem_huge::Share
 use crate::{
     committed::CommittedMemory,
     counted::{Counted, Shared},
+    error::NoMemory,
     hugetlb::state::Hugetlb,
     platform::Platform,
     reclaim::state::ReclaimState,
     rmap::tree::lock::FileRmap,
+    shortage::create,
     swap::Swap,
 };
 use freehold_sync::{
@@ -155,6 +157,20 @@ impl<P: Platform> Files<P> {
     #[inline]
     pub fn memory(&self) -> &Counted<Memory<P>> {
         &self.memory
+    }
+
+    /// Allocates by `attempt` what a new object needs. If `asks`, the caller holds no lock, and the platform
+    /// is asked for memory.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is no memory.
+    pub(in crate::file) fn allocate<T>(
+        &self,
+        asks: bool,
+        mut attempt: impl FnMut() -> Result<T, NoMemory>,
+    ) -> Result<T, NoMemory> {
+        if asks { create(self.platform(), || self.memory().trim(), attempt) } else { attempt() }
     }
 
     /// Returns the block sizes that shared memory gets.

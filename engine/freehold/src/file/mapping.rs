@@ -44,7 +44,7 @@ use super::{
 pub use crate::error::FillError;
 use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
-    counted::{Counted, Shared},
+    counted::{Counted, Room, Shared},
     error::NoMemory,
     file::{Files, HasFiles},
     hugetlb::state::huge_file::HugeFile,
@@ -151,6 +151,42 @@ pub(crate) enum Committed {
     Size,
 }
 
+/// The properties of a file that is created.
+pub(super) struct NewFile {
+    /// Size in bytes.
+    pub size: u64,
+    pub kind: Kind,
+    pub committed: Committed,
+    /// State of a file of huge pages.
+    pub huge: Option<HugeFile>,
+    /// True if the file can be sealed.
+    pub sealable: bool,
+    /// True if the platform is asked for memory. The caller then holds no lock.
+    pub asks: bool,
+}
+
+impl NewFile {
+    /// Returns the properties of a file of this kind that is created without a lock. The pages of shared
+    /// memory are committed one by one.
+    pub fn new(size: u64, kind: Kind) -> Self {
+        let committed = if kind == Kind::Memory { Committed::Pages } else { Committed::Nothing };
+        NewFile { size, kind, committed, huge: None, sealable: false, asks: true }
+    }
+
+    /// Returns the properties of shared memory that has no name. With `committed` the whole size is committed
+    /// until the file is destroyed. Otherwise each page is committed while it is in the cache.
+    pub fn nameless(size: u64, committed: bool) -> Self {
+        let committed = if committed { Committed::Size } else { Committed::Pages };
+        NewFile { committed, ..NewFile::new(size, Kind::Memory) }
+    }
+
+    /// Returns the properties of a file of huge pages.
+    pub fn of_huge_pages(size: u64, page: HugePageSize) -> Self {
+        let committed = Committed::Nothing;
+        NewFile { huge: HugeFile::new(page), committed, ..NewFile::new(size, Kind::Memory) }
+    }
+}
+
 /// Owner of a file's frames, and whether the file has a backing store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -173,7 +209,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -200,14 +237,15 @@ impl<P: Platform> Mapping<P> {
         shmem: bool,
     ) -> Result<Counted<Self>, NoMemory> {
         let kind = if shmem { Kind::Memory } else { Kind::Cached };
-        Self::of_kind(files.files(), pager, size, kind, None, false)
+        Self::make(files.files(), pager, NewFile::new(size, kind))
     }
 
     /// Creates shared memory of `size` bytes that can be sealed: a memfd.
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -219,46 +257,32 @@ impl<P: Platform> Mapping<P> {
     /// assert!(memory.is_shmem() && memory.seals() == Some(Seals::empty()));
     /// ```
     pub fn memfd(files: &impl HasFiles<P>, size: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(files.files(), Zeroes, size, Kind::Memory, None, true)
+        let new = NewFile { sealable: true, ..NewFile::new(size, Kind::Memory) };
+        Self::make(files.files(), Zeroes, new)
     }
 
-    /// Creates a file of this kind. The pages of shared memory are committed one by one.
-    pub(crate) fn of_kind(
+    /// Creates a file, and adds a file with a backing store to the engine's list.
+    pub(super) fn make(
         files: &Counted<Files<P>>,
         pager: impl Pager<P>,
-        size: u64,
-        kind: Kind,
-        huge: Option<HugeFile>,
-        sealable: bool,
+        new: NewFile,
     ) -> Result<Counted<Self>, NoMemory> {
-        let counts = kind == Kind::Memory && huge.is_none();
-        let committed = if counts { Committed::Pages } else { Committed::Nothing };
-        Self::of_kind_committed(files, pager, size, kind, huge, sealable, committed)
-    }
-
-    /// Creates a file of this kind, and adds a file with a backing store to the engine's list. `committed`
-    /// says which memory of the file counts as committed.
-    pub(super) fn of_kind_committed(
-        files: &Counted<Files<P>>,
-        pager: impl Pager<P>,
-        size: u64,
-        kind: Kind,
-        huge: Option<HugeFile>,
-        sealable: bool,
-        committed: Committed,
-    ) -> Result<Counted<Self>, NoMemory> {
+        let NewFile { kind, committed, huge, sealable, asks, .. } = new;
+        let (pager_room, home, room) = files.allocate(asks, || {
+            let lock = FileLock::new(files.file_rmap, files.lock_stats.clone());
+            Ok((Box::try_new_uninit()?, RmapRoot::try_new(lock)?, Room::try_new()?))
+        })?;
         let readahead = if pager.read_pages() > 1 { files.readahead } else { 0 };
-        let pager: Box<dyn Pager<P>> = unsize_box!(Box::try_new(pager)?);
+        let pager: Box<dyn Pager<P>> = unsize_box!(Box::write(pager_room, pager));
         // The largest size of a file of huge pages is a multiple of the page size.
         let unit = huge.as_ref().map_or(1, HugeFile::page_bytes);
         let largest = MAX_BYTES - MAX_BYTES % unit;
-        let size = size.min(largest);
-        let home = RmapRoot::try_new(FileLock::new(files.file_rmap, files.lock_stats.clone()))?;
+        let size = new.size.min(largest);
         if committed == Committed::Size {
-            // The drop of the file uncommits these pages, even if the allocation of the file fails.
+            // The drop of the file uncommits these pages.
             files.committed.charge(pages_to_commit(size))?.keep();
         }
-        let mapping = Counted::try_new(Mapping {
+        let mapping = room.fill(Mapping {
             size: AtomicU64::new(size),
             cache: Radix::new(),
             kind,
@@ -278,7 +302,7 @@ impl<P: Platform> Mapping<P> {
             regions: FileRegions::new(),
             list_link: FileListLink::new(),
             files: files.clone(),
-        })?;
+        });
         mapping.home.set_mapping(&mapping);
         mapping.start_counting_late_stores();
         if mapping.has_store() {
@@ -538,22 +562,6 @@ impl<P: Platform> Mapping<P> {
     /// Returns log2 of the page size in bytes.
     pub(crate) fn page_shift(&self) -> u32 {
         self.huge.as_ref().map_or(PAGE_SHIFT, |huge| huge.size.level().shift())
-    }
-
-    /// Creates shared memory of `size` bytes that has no name. With `committed` the whole size is committed
-    /// until the file is destroyed. Otherwise each page is committed while it is in the cache.
-    ///
-    /// # Errors
-    ///
-    /// Fails if there is no memory, or if more would be committed than
-    /// [allowed](crate::engine::Engine::set_overcommit).
-    pub(crate) fn nameless(
-        files: &impl HasFiles<P>,
-        size: u64,
-        committed: bool,
-    ) -> Result<Counted<Self>, NoMemory> {
-        let rule = if committed { Committed::Size } else { Committed::Pages };
-        Self::of_kind_committed(files.files(), Zeroes, size, Kind::Memory, None, false, rule)
     }
 }
 

@@ -16,10 +16,9 @@
 use super::{Driver, Mapping, Segment, readahead::Readahead};
 use crate::{
     PAGE_SHIFT,
-    counted::{Counted, Shared},
+    counted::{Counted, Room, Shared},
     error::NoMemory,
-    file::{HasFiles, Kind, MAX_BYTES, Zeroes},
-    hugetlb::state::huge_file::HugeFile,
+    file::{HasFiles, MAX_BYTES, Zeroes, mapping::NewFile},
     platform::Platform,
 };
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
@@ -96,6 +95,19 @@ pub struct File<P: Platform> {
     pub(super) told: AtomicU64,
 }
 
+/// The parts of an open file that only some files have.
+struct Parts<P: Platform> {
+    segment: Option<Counted<Segment<P>>>,
+    driver: Option<Box<dyn Driver<P>>>,
+    owned: Option<Box<dyn Send + Sync>>,
+}
+
+impl<P: Platform> Default for Parts<P> {
+    fn default() -> Self {
+        Parts { segment: None, driver: None, owned: None }
+    }
+}
+
 impl<P: Platform> Shared for File<P> {}
 
 impl<P: Platform> File<P> {
@@ -103,7 +115,8 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -122,7 +135,7 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::open(mapping, None, None, None, access, name)
+        Self::open(mapping, Parts::default(), access, name, true)
     }
 
     /// Opens `mapping` like [`new`](Self::new). The file owns `value` until no VMA and no other holder refers
@@ -130,7 +143,8 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -153,8 +167,9 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        let value: Box<dyn Send + Sync> = unsize_box!(Box::try_new(value)?);
-        Self::open(mapping, None, None, Some(value), access, name)
+        let room = mapping.files().allocate(true, || Ok(Box::try_new_uninit()?))?;
+        let value: Box<dyn Send + Sync> = unsize_box!(Box::write(room, value));
+        Self::open(mapping, Parts { owned: Some(value), ..Parts::default() }, access, name, true)
     }
 
     /// Opens a device. `driver` decides what a mapping of the device maps. `mapping` has no pages of its own;
@@ -162,7 +177,8 @@ impl<P: Platform> File<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -187,8 +203,9 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        let driver: Box<dyn Driver<P>> = unsize_box!(Box::try_new(driver)?);
-        Self::open(mapping, None, Some(driver), None, access, name)
+        let room = mapping.files().allocate(true, || Ok(Box::try_new_uninit()?))?;
+        let driver: Box<dyn Driver<P>> = unsize_box!(Box::write(room, driver));
+        Self::open(mapping, Parts { driver: Some(driver), ..Parts::default() }, access, name, true)
     }
 
     /// Opens the file that one attach of a segment maps.
@@ -197,26 +214,30 @@ impl<P: Platform> File<P> {
         access: FileAccess,
         name: &str,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::open(segment.mapping(), Some(segment.clone()), None, None, access, name)
+        let parts = Parts { segment: Some(segment.clone()), ..Parts::default() };
+        Self::open(segment.mapping(), parts, access, name, false)
     }
 
-    /// Creates an open file, which copies `name`.
+    /// Creates an open file, which copies `name`. If `asks`, the caller holds no lock, and the platform is
+    /// asked for memory.
     fn open(
         mapping: &Counted<Mapping<P>>,
-        segment: Option<Counted<Segment<P>>>,
-        driver: Option<Box<dyn Driver<P>>>,
-        owned: Option<Box<dyn Send + Sync>>,
+        parts: Parts<P>,
         access: FileAccess,
         name: &str,
+        asks: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
+        let (mut bytes, room) = mapping.files().allocate(asks, || {
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(name.len()).map_err(|_| NoMemory)?;
+            Ok((bytes, Room::try_new()?))
+        })?;
         bytes.extend_from_slice(name.as_bytes());
         let name = bytes.into_boxed_slice();
         let (readahead, told) = (Readahead::new(), AtomicU64::new(mapping.dirty.seen()));
+        let Parts { segment, driver, owned } = parts;
         let mapping = mapping.clone();
-        let file = File { mapping, segment, driver, _owned: owned, access, name, readahead, told };
-        Ok(Counted::try_new(file)?)
+        Ok(room.fill(File { mapping, segment, driver, _owned: owned, access, name, readahead, told }))
     }
 
     /// Creates the file of a shared anonymous mapping of `bytes` bytes. No other name refers to the file.
@@ -243,8 +264,20 @@ impl<P: Platform> File<P> {
         bytes: u64,
         committed: bool,
     ) -> Result<Counted<Self>, NoMemory> {
-        let mapping = Mapping::nameless(files, bytes, committed)?;
-        File::new(&mapping, FileAccess::READ_WRITE, "/dev/zero (deleted)")
+        Self::nameless(files, bytes, committed, true)
+    }
+
+    /// Creates a file like [`shared_memory`](Self::shared_memory). If `asks`, the caller holds no lock, and
+    /// the platform is asked for memory.
+    pub(crate) fn nameless(
+        files: &impl HasFiles<P>,
+        bytes: u64,
+        committed: bool,
+        asks: bool,
+    ) -> Result<Counted<Self>, NoMemory> {
+        let new = NewFile { asks, ..NewFile::nameless(bytes, committed) };
+        let mapping = Mapping::make(files.files(), Zeroes, new)?;
+        Self::open(&mapping, Parts::default(), FileAccess::READ_WRITE, "/dev/zero (deleted)", asks)
     }
 
     /// Returns the file's pages.
@@ -362,6 +395,7 @@ impl<P: Platform> File<P> {
     }
 
     /// Creates the file that a MAP_HUGETLB mapping of `bytes` bytes maps. No other name refers to the file.
+    /// Does not ask the platform for memory.
     ///
     /// # Errors
     ///
@@ -371,9 +405,9 @@ impl<P: Platform> File<P> {
         page: HugePageSize,
         bytes: u64,
     ) -> Result<Counted<Self>, NoMemory> {
-        let huge = HugeFile::new(page);
-        let mapping = Mapping::of_kind(files.files(), Zeroes, bytes, Kind::Memory, huge, false)?;
-        File::new(&mapping, FileAccess::READ_WRITE, "/anon_hugepage (deleted)")
+        let new = NewFile { asks: false, ..NewFile::of_huge_pages(bytes, page) };
+        let mapping = Mapping::make(files.files(), Zeroes, new)?;
+        Self::open(&mapping, Parts::default(), FileAccess::READ_WRITE, "/anon_hugepage (deleted)", false)
     }
 }
 

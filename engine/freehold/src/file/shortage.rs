@@ -1,9 +1,9 @@
 //! The safe point of operations on files (`shortage.rs` at the root of the crate has the rules).
 //!
-//! Reads, writes, fills, truncation and holes ask here. Faults on files, and all other operations of an
-//! address space, bring pages into the cache by `try_fill` and ask at the safe point of the space.
-//! `read_ahead` and
-//! `start_read` of optional pages do not ask.
+//! Reads, writes, fills, truncation, holes, and the addition and removal of probes ask here. Faults on files,
+//! and all other operations of an address space, bring pages into the cache by `try_fill` and ask at the safe
+//! point of the space. `read_ahead` and `start_read` of optional pages do not ask. The creation of a file
+//! asks on behalf of the calling task ([`Files::allocate`](super::Files::allocate)), if no lock is held.
 
 use super::{FillError, Mapping};
 use crate::{
@@ -27,11 +27,11 @@ impl<P: Platform> Mapping<P> {
     /// Fails with `error` if the operation is not tried again, or with `Killed` if a fatal signal is pending.
     #[cold]
     #[inline(never)]
-    pub(in crate::file) fn again_when_short(
+    pub(in crate::file) fn again_when_short<E: LacksMemory>(
         &self,
         rounds: &mut ShortageRounds,
-        error: FillError,
-    ) -> Result<(), FillError> {
+        error: E,
+    ) -> Result<(), E> {
         let owner = PageOwner::File(self.file_id());
         rounds.ask(self.files().platform(), owner, || self.files().memory().trim(), error)
     }
@@ -43,10 +43,10 @@ impl<P: Platform> Mapping<P> {
     ///
     /// Fails with the error of the last attempt, or with `Killed` if a fatal signal is pending.
     #[inline]
-    pub(in crate::file) fn retry_when_short<T>(
+    pub(crate) fn retry_when_short<T, E: LacksMemory>(
         &self,
-        mut attempt: impl FnMut() -> Result<T, FillError>,
-    ) -> Result<T, FillError> {
+        mut attempt: impl FnMut() -> Result<T, E>,
+    ) -> Result<T, E> {
         let mut rounds = ShortageRounds::new();
         loop {
             match attempt() {

@@ -11,7 +11,8 @@ use crate::{
     counted::Counted,
     engine::Engine,
     error::NoMemory,
-    platform::Platform,
+    platform::{PageOwner, Platform},
+    shortage::ShortageRounds,
     vma::{flags::VmFlags, merge::Attrs},
 };
 
@@ -49,12 +50,14 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Sets the number of pages in the pool of this size, on `node` or spread over all nodes (nr_hugepages).
-    /// Returns the new number, which is smaller than requested if there is no contiguous memory. Pages that
-    /// are in use or reserved remain as surplus pages until they are free.
+    /// Returns the new number, which is smaller than requested if there is no contiguous memory. Without
+    /// memory, first asks the platform ([`Platform::memory_short`]), which should end no program for a block
+    /// of this size. Pages that are in use or reserved remain as surplus pages until they are free.
     ///
     /// # Locks
     ///
-    /// The pool's lock, which is not held while the platform allocates or frees memory.
+    /// The pool's lock, which is not held while the platform allocates or frees memory. The caller holds no
+    /// lock.
     ///
     /// # Examples
     ///
@@ -66,6 +69,19 @@ impl<P: Platform> Engine<P> {
     /// ```
     #[cfg(feature = "hugetlb")]
     pub fn resize_huge_pool(&self, size: HugePageSize, huge_pages: u64, node: Option<usize>) -> u64 {
-        self.memory().resize_huge_pool(size, huge_pages, node)
+        let order = size.level().frames().trailing_zeros();
+        let (mut rounds, mut before) = (ShortageRounds::of_order(order), 0);
+        loop {
+            let now = self.memory().resize_huge_pool(size, huge_pages, node);
+            if now > before {
+                rounds.progressed();
+            }
+            let asks = now < huge_pages && node.is_none_or(|node| node < self.platform().nodes());
+            let trim = || self.trim_own();
+            if !asks || rounds.ask_unkillable(self.platform(), PageOwner::Caller, trim).is_err() {
+                return now;
+            }
+            before = now;
+        }
     }
 }

@@ -93,11 +93,11 @@ pub(crate) mod state;
 pub use regions::{RegionCounts, Regions};
 
 use crate::{
-    counted::{Counted, Shared},
+    counted::{Counted, Room, Shared},
     error::{LacksMemory, NoMemory},
     file::File,
     platform::{PageOwner, Platform},
-    shortage::ShortageRounds,
+    shortage::{ShortageRounds, create},
     space::Prot,
 };
 use area::{Area, Areas};
@@ -184,7 +184,9 @@ impl<P: Platform> NoMmuSpace<P> {
     /// ```
     pub fn new(regions: &Counted<Regions<P>>) -> Result<Counted<Self>, NoMemory> {
         let areas = Locked::new(Rank::Mmap, Areas::new());
-        Ok(Counted::try_new(NoMmuSpace { areas, regions: regions.clone() })?)
+        let engine = regions.engine();
+        let room: Room<Self> = create(engine.platform(), || engine.trim_own(), || Ok(Room::try_new()?))?;
+        Ok(room.fill(NoMmuSpace { areas, regions: regions.clone() }))
     }
 
     /// Makes `attempt`, and repeats it while memory is short and the platform can make some free. A failed

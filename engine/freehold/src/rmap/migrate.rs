@@ -26,8 +26,10 @@ use crate::{
     engine::Engine,
     error::MigrateError,
     platform::{FramePurpose, PageOwner, Platform},
+    shortage::ShortageRounds,
     vma::flags::{VmFlags, pte_flags::vma_pte_flags},
 };
+use freehold_pagetable::Level;
 
 impl<P: Platform> Engine<P> {
     /// Moves the page in `pfn`, of anonymous memory or of a file, into another frame, however many entries
@@ -35,7 +37,8 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// See [`MigrateError`]. After an error the page is still in its frame.
+    /// See [`MigrateError`]. After an error the page is still in its frame. Without memory for a small page,
+    /// asks the platform first ([`Platform::memory_short`]).
     ///
     /// # Locks
     ///
@@ -59,7 +62,20 @@ impl<P: Platform> Engine<P> {
     /// assert_eq!(&found, b"moves");
     /// ```
     pub fn migrate(&self, pfn: Pfn) -> Result<Pfn, MigrateError> {
-        self.page(pfn).ok_or(MigrateError::NoPage)?.migrate(None)
+        let mut rounds = ShortageRounds::new();
+        loop {
+            let page = self.page(pfn).ok_or(MigrateError::NoPage)?;
+            match page.migrate(None) {
+                // A page of a pool needs another page of the pool, which `memory_short` cannot make free.
+                Err(MigrateError::OutOfMemory) if page.level == Level::Pte => {}
+                done => return done,
+            }
+            // The owner of the page is unknown, and the page may be gone by now.
+            drop(page);
+            rounds
+                .ask_unkillable(self.platform(), PageOwner::SameAs(pfn), || self.trim_own())
+                .map_err(|_| MigrateError::OutOfMemory)?;
+        }
     }
 
     /// Moves the page in `pfn` into a frame of a NUMA node, like [`migrate`](Self::migrate): the step of
@@ -67,8 +83,9 @@ impl<P: Platform> Engine<P> {
     ///
     /// # Errors
     ///
-    /// See [`MigrateError`]. Fails with `OutOfMemory` if the node has no memory, or does not exist. A page of
-    /// a pool of huge pages needs a free page of the pool on that node, or the right of the pool to grow.
+    /// See [`MigrateError`]. Fails with `OutOfMemory` if the node has no memory, or does not exist. Does not
+    /// ask the platform for memory, because a shortage names no node. A page of a pool of huge pages needs a
+    /// free page of the pool on that node, or the right of the pool to grow.
     ///
     /// # Locks
     ///

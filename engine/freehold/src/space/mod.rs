@@ -69,6 +69,7 @@ use crate::{
     engine::Engine,
     error::{NoMemory, SpaceError},
     platform::Platform,
+    shortage::create,
     vma::flags::VmFlags,
 };
 use freehold_range::RangeMap;
@@ -264,6 +265,15 @@ pub struct AddressSpace<P: Platform> {
 impl<P: Platform> AddressSpace<P> {
     /// Creates an empty address space, as exec does.
     ///
+    /// # Errors
+    ///
+    /// Fails if a setting is invalid, or if there is no memory. Without memory, asks the platform first
+    /// ([`Platform::memory_short`]).
+    ///
+    /// # Locks
+    ///
+    /// None. The caller holds no lock.
+    ///
     /// # Examples
     ///
     /// ```
@@ -278,7 +288,7 @@ impl<P: Platform> AddressSpace<P> {
     /// ```
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
         config.check(Self::TASK_SIZE)?;
-        Ok(Self::make(engine, config)?)
+        Ok(create(engine.platform(), || engine.trim_own(), || Self::make(engine, config))?)
     }
 
     /// Creates an address space with settings that were checked.

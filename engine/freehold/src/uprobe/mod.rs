@@ -223,6 +223,11 @@ impl<P: Platform> Mapping<P> {
     /// ```
     #[cfg(feature = "uprobe")]
     pub fn add_probe(&self, offset: u64, breakpoint: &[u8]) -> Result<(), ProbeError> {
+        self.retry_when_short(|| self.try_add_probe(offset, breakpoint))
+    }
+
+    /// Makes one attempt of [`add_probe`](Self::add_probe).
+    fn try_add_probe(&self, offset: u64, breakpoint: &[u8]) -> Result<(), ProbeError> {
         let len = breakpoint.len() as u64;
         if !(1..=MAX_BYTES as u64).contains(&len) || offset % PAGE_SIZE + len > PAGE_SIZE {
             return Err(ProbeError::Invalid);
@@ -298,9 +303,11 @@ impl<P: Platform> Mapping<P> {
     /// ```
     #[cfg(feature = "uprobe")]
     pub fn remove_probe(&self, offset: u64) -> Result<(), ProbeError> {
-        let mut content = self.content.write();
-        let without = List::without(self.probes().locked(&content), offset)?;
-        Ok(self.end_probe(&mut content, offset, || without)?)
+        self.retry_when_short(|| {
+            let mut content = self.content.write();
+            let without = List::without(self.probes().locked(&content), offset)?;
+            Ok(self.end_probe(&mut content, offset, || without)?)
+        })
     }
 
     /// Removes the probe at `offset`. `without` returns the list that remains.

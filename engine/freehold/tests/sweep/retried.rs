@@ -59,6 +59,24 @@ const RETRIED: &[&str] = &[
     "Userfaultfd::continue_with",
     "Userfaultfd::poison",
     "Userfaultfd::move_pages",
+    "AddressSpace::new",
+    "Mapping::new",
+    "Mapping::memfd",
+    "Mapping::zeroes",
+    "Mapping::secret",
+    "Mapping::direct",
+    "Mapping::of_huge_pages",
+    "Mapping::add_probe",
+    "Mapping::remove_probe",
+    "File::new",
+    "File::with_owned",
+    "File::with_driver",
+    "File::shared_memory",
+    "Segment::new",
+    "Segment::noreserve",
+    "Segment::of_huge_pages",
+    "Engine::migrate",
+    "Engine::resize_huge_pool",
 ];
 
 /// Operations of madvise that ask the platform for memory.
@@ -77,7 +95,6 @@ const RETRIED_ADVICE: &[&str] = &[
 const NOT_RETRIED: &[(&str, &str)] = &[
     ("mmap of a device", "a failed attempt may have unmapped the range"),
     ("mmap of a device, whole, inside", "a failed attempt may have unmapped the range"),
-    ("reserve beyond the end", "creates a file first, which fails at once"),
     ("mremap within the range", "the target is unmapped before the preparation"),
     ("mremap that moves and shrinks", "the end of the source is unmapped before the preparation"),
 ];

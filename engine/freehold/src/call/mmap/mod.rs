@@ -471,7 +471,7 @@ impl<'s, P: Platform> WriteGuard<'s, P> {
     /// Creates the file behind a shared anonymous mapping.
     fn shared_memory(&self, request: &MmapRequest<P>) -> Result<Counted<File<P>>, NoMemory> {
         let committed = !request.flags.contains(MapFlags::NORESERVE) || self.ignores_noreserve(request);
-        File::shared_memory(&self.space.engine, request.len, committed)
+        File::nameless(&self.space.engine, request.len, committed, false)
     }
 
     /// Performs the checks of a mapping of `file`, in Linux's order, and sets the flags that follow from its

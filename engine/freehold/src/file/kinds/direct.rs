@@ -42,7 +42,7 @@ use crate::{
     file::{
         HasFiles, Mapping, Pager,
         cache::{entry::Word, radix::Stay},
-        mapping::{FillError, Kind, zero},
+        mapping::{FillError, Kind, NewFile, zero},
     },
     platform::Platform,
 };
@@ -68,7 +68,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -101,7 +102,7 @@ impl<P: Platform> Mapping<P> {
         pager: impl Pager<P>,
         size: u64,
     ) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(files.files(), pager, size, Kind::Direct, None, false)
+        Self::make(files.files(), pager, NewFile::new(size, Kind::Direct))
     }
 
     /// Asks the storage for the frame of a page.

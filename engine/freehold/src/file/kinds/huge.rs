@@ -14,7 +14,7 @@ use crate::{
     PAGE_SHIFT, PAGE_SIZE, Pfn,
     counted::Counted,
     features::Hugetlb,
-    file::{CachedPage, FillError, HasFiles, Kind, LOST, Mapping, NewPage, Zeroes},
+    file::{CachedPage, FillError, HasFiles, LOST, Mapping, NewPage, Zeroes, mapping::NewFile},
     hugetlb::state::{
         HugePageSize, TakeError,
         huge_file::{HugeFile, NotMade},
@@ -90,7 +90,8 @@ impl<P: Platform> Mapping<P> {
         if !size.is_multiple_of(page.bytes()) {
             return Err(FillError::Invalid);
         }
-        Ok(Self::of_kind(files.files(), Zeroes, size, Kind::Memory, HugeFile::new(page), sealable)?)
+        let new = NewFile { sealable, ..NewFile::of_huge_pages(size, page) };
+        Ok(Self::make(files.files(), Zeroes, new)?)
     }
 
     /// Brings a zeroed page into the cache, unless the page is already there. The page comes from the file's

@@ -13,7 +13,7 @@ use crate::{
     error::NoMemory,
     file::{
         HasFiles, Zeroes,
-        mapping::{Kind, Mapping},
+        mapping::{Kind, Mapping, NewFile},
     },
     platform::Platform,
 };
@@ -26,7 +26,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -39,6 +40,6 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(secret.truncate(2 * PAGE_SIZE), Err(FillError::Invalid), "only once");
     /// ```
     pub fn secret(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
-        Self::of_kind(files.files(), Zeroes, 0, Kind::Secret, None, false)
+        Self::make(files.files(), Zeroes, NewFile::new(0, Kind::Secret))
     }
 }

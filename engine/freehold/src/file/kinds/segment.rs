@@ -17,9 +17,9 @@
 //! `tests/shm.rs` and `shuttle_engine/segments.rs` have the tests.
 
 use crate::{
-    counted::{Counted, Shared},
+    counted::{Counted, Room, Shared},
     error::NoMemory,
-    file::{File, FileAccess, FillError, HasFiles, Mapping},
+    file::{File, FileAccess, FillError, HasFiles, Mapping, Zeroes, mapping::NewFile},
     platform::Platform,
 };
 use freehold_sync::atomic::{
@@ -74,7 +74,7 @@ impl<P: Platform> Segment<P> {
     /// assert_eq!((segment.key(), engine.committed_pages()), (7, PageCount::new(4)));
     /// ```
     pub fn new(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::over(key, Mapping::nameless(files, bytes, true)?)
+        Self::over(key, Mapping::make(files.files(), Zeroes, NewFile::nameless(bytes, true))?)
     }
 
     /// Creates a segment like [`new`](Self::new), of which only touched pages count as committed memory
@@ -96,7 +96,8 @@ impl<P: Platform> Segment<P> {
     /// assert_eq!(engine.committed_pages(), PageCount::new(1));
     /// ```
     pub fn noreserve(files: &impl HasFiles<P>, key: u32, bytes: u64) -> Result<Counted<Self>, NoMemory> {
-        Self::over(key, Mapping::nameless(files, bytes, files.files().committed.is_strict())?)
+        let new = NewFile::nameless(bytes, files.files().committed.is_strict());
+        Self::over(key, Mapping::make(files.files(), Zeroes, new)?)
     }
 
     /// Creates a segment like [`new`](Self::new), made of huge pages of the size `page` (SHM_HUGETLB). Pages
@@ -130,15 +131,17 @@ impl<P: Platform> Segment<P> {
     ) -> Result<Counted<Self>, FillError> {
         let memory = Mapping::of_huge_pages(files, page, bytes, false)?;
         // If creating the segment fails, dropping the memory releases the reservation.
-        if let Some(right) = memory.reserving()? {
-            right.reserve(0..memory.size(), reserved, false)?;
-        }
+        memory.retry_when_short(|| match memory.reserving()? {
+            Some(right) => right.reserve(0..memory.size(), reserved, false),
+            None => Ok(()),
+        })?;
         Ok(Self::over(key, memory)?)
     }
 
     /// Creates a segment over `memory`, without attachments.
     fn over(key: u32, memory: Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
-        Ok(Counted::try_new(Segment { key, memory, state: AtomicU64::new(0) })?)
+        let room: Room<Self> = memory.files().allocate(true, || Ok(Room::try_new()?))?;
+        Ok(room.fill(Segment { key, memory, state: AtomicU64::new(0) }))
     }
 
     /// Returns the segment's pages.

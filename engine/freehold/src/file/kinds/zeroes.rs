@@ -14,7 +14,7 @@ use crate::{
     error::NoMemory,
     file::{
         HasFiles, Zeroes,
-        mapping::{Kind, Mapping},
+        mapping::{Kind, Mapping, NewFile},
     },
     platform::Platform,
 };
@@ -26,7 +26,8 @@ impl<P: Platform> Mapping<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory.
+    /// Fails if there is no memory. Asks the platform first ([`Platform::memory_short`]), so the caller
+    /// holds no lock.
     ///
     /// # Examples
     ///
@@ -43,7 +44,7 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(found, [0; 4]);
     /// ```
     pub fn zeroes(files: &impl HasFiles<P>) -> Result<Counted<Self>, NoMemory> {
-        let device = Self::of_kind(files.files(), Zeroes, 0, Kind::Zeroes, None, false)?;
+        let device = Self::make(files.files(), Zeroes, NewFile::new(0, Kind::Zeroes))?;
         device.align_to_huge_pages(true);
         Ok(device)
     }
