@@ -61,6 +61,9 @@ use linux_raw_sys::general::{__NR_io_uring_setup, __NR_restart_syscall};
 
 /// Number of entries of the table.
 const COUNT: usize = 512;
+/// Number of times that a call without memory is repeated because memory is free again. A call frees what it
+/// took when it fails, so memory may be free only until the call is repeated.
+const REPEATS: u32 = 3;
 
 /// Numbers of the calls that the table lacks and programs have made, one bit each. The report lists each
 /// number once.
@@ -160,7 +163,10 @@ fn failed(frame: &mut Frame, error: Errno) -> u64 {
 /// Repeats a call that failed with ENOMEM, as long as the calling thread was refused memory and finds memory.
 #[cold]
 fn with_memory(frame: &mut Frame, call: Call) -> Answer {
-    while current().wants_memory.get() && shortage::relieve(Need::May) {
+    let mut repeats = 0;
+    let need = |repeats: u32| if repeats < REPEATS { Need::May } else { Need::MayDespiteFree };
+    while current().wants_memory.get() && shortage::relieve(need(repeats)) {
+        repeats += 1;
         frame.rax = frame.error;
         match call(frame) {
             Err(Errno::ENOMEM) => {}

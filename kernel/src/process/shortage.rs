@@ -1,13 +1,14 @@
 //! The end of the process with the most memory, if memory is used up.
 //!
-//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE). If that
-//! is not enough, a process ends:
+//! Before a process ends, the pages that programs do not need are freed (MADV_FREE, MAP_DROPPABLE), and then
+//! pages of files in the image, which can be read again. If that is not enough, a process ends:
 //!
 //! | situation | reaction |
 //! | --- | --- |
 //! | a page fault gets no frame | the largest process ends; the fault is repeated, or the thread ends with its process |
 //! | a page fault gets no frame of the nodes of its strict memory policy, although other nodes have memory | the thread's own process ends |
 //! | a call fails with ENOMEM because memory is short | the largest process ends and the call is repeated; if that is the caller's process, the call fails |
+//! | a call fails with ENOMEM again and again, although memory is free each time before it is repeated | the same: the call needs more than is free, and frees what it took when it fails |
 //! | a call begins while half of the reserve is used | the largest process ends before the call is performed |
 //!
 //! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory
@@ -31,7 +32,7 @@ use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{checkpoint, current};
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use freehold::PAGE_SIZE;
+use freehold::{PAGE_SIZE, reclaim::ReclaimRequest};
 use linux_raw_sys::general::SIGKILL;
 
 /// Bytes of kernel memory for a VMA, with its share of the tree and of the reverse map.
@@ -40,13 +41,17 @@ const VMA_BYTES: u64 = 512;
 const EXEMPT: i64 = -1000;
 /// The number of the first process, whose end stops the machine.
 const FIRST: u32 = 1;
+/// Number of pages of files that are freed between two looks at the supply of memory.
+const RECLAIM_PAGES: u64 = 128;
+/// Nanoseconds without reclaim after it has found no page.
+const RECLAIM_PAUSE_NS: u64 = 100_000_000;
 /// Nanoseconds to wait for the end of a process before another process is chosen.
 const PATIENCE_NS: u64 = 1_000_000_000;
 /// Nanoseconds between two looks at a process that has to end.
 const LOOK_NS: u64 = 1_000_000;
 
-/// Frees the discardable pages of all processes, until memory is not short any more. Returns true if it
-/// is not short. The caller holds no spin lock.
+/// Frees the discardable pages of all processes and then pages of files, until memory is not short any more.
+/// Returns true if it is not short. The caller holds no spin lock.
 fn drop_unneeded() -> bool {
     for process in process::all() {
         preempt_point();
@@ -57,7 +62,26 @@ fn drop_unneeded() -> bool {
         }
     }
     engine().trim();
-    frames::supply() == Supply::Plenty
+    frames::supply() == Supply::Plenty || reclaim()
+}
+
+/// Frees pages of files until memory is not short any more. Returns true if it is not short. Does nothing if
+/// no page was found a short time ago.
+fn reclaim() -> bool {
+    /// The time from which on pages are looked for again.
+    static NEXT_NS: AtomicU64 = AtomicU64::new(0);
+    // Relaxed: a hint without other data.
+    while clock::now_ns() >= NEXT_NS.load(Relaxed) {
+        let freed = engine().reclaim(&ReclaimRequest::pages(RECLAIM_PAGES)).freed;
+        engine().trim();
+        if frames::supply() == Supply::Plenty {
+            return true;
+        }
+        if freed == 0 {
+            NEXT_NS.store(clock::now_ns() + RECLAIM_PAUSE_NS, Relaxed);
+        }
+    }
+    false
 }
 
 /// Which processes may end for the calling thread.
@@ -67,6 +91,8 @@ pub enum Need {
     Must,
     /// The thread can continue: only a process that is larger than the caller's ends.
     May,
+    /// The thread can continue, but needs more memory than is free: as `May`, even if memory is free.
+    MayDespiteFree,
 }
 
 /// Returns the size of a process in pages, at least 1. Returns `None` if the process has no memory.
@@ -146,41 +172,44 @@ pub fn relieve(need: Need) -> bool {
         return false;
     }
     let survey = Survey::new();
-    if let Some(ending) = survey.ending
-        && !released(&ending)
-    {
-        return false;
+    if let Some(ending) = survey.ending {
+        if !released(&ending, need) {
+            return false;
+        }
+        if need == Need::MayDespiteFree && ending.status.lock().is_some() {
+            return true;
+        }
     }
-    if frames::supply() == Supply::Plenty || drop_unneeded() {
+    if need != Need::MayDespiteFree && (frames::supply() == Supply::Plenty || drop_unneeded()) {
         return true;
     }
     let Some((victim, most)) = survey.largest else { return false };
     let is_own = Arc::ptr_eq(&victim, here.process());
     // A process that never ends for others also need not step back for others.
     let own = if here.process().pid == FIRST { 0 } else { size(here.process()).unwrap_or(0) };
-    if is_own || need == Need::May && most <= own {
+    if is_own || need != Need::Must && most <= own {
         return false;
     }
     let name = short_name(&victim);
     say!("process {} ({}): killed, memory is used up", victim.pid, name.escape_ascii());
     victim.end(Status::by_signal(SIGKILL as u8));
-    released(&victim)
+    released(&victim, need)
 }
 
 /// Frees the memory of a process that has to end. Returns false if the calling thread has to end.
-fn released(process: &Arc<Process>) -> bool {
+fn released(process: &Arc<Process>, need: Need) -> bool {
     // If the memory cannot be freed yet, the process frees it at its end.
     let _ = victim::release(process);
-    waited_for(process)
+    waited_for(process, need)
 }
 
-/// Waits until memory is free, the process has ended, or [`PATIENCE_NS`] are over. Returns false if the
-/// calling thread has to end.
-fn waited_for(process: &Process) -> bool {
+/// Waits until the process has ended, [`PATIENCE_NS`] are over, or memory is free and that is enough. Returns
+/// false if the calling thread has to end.
+fn waited_for(process: &Process, need: Need) -> bool {
     let deadline = clock::now_ns() + PATIENCE_NS;
     let is_over = || {
-        let has_ended = process.status.lock().is_some();
-        has_ended || frames::supply() == Supply::Plenty || clock::now_ns() >= deadline
+        let is_enough = need != Need::MayDespiteFree && frames::supply() == Supply::Plenty;
+        process.status.lock().is_some() || is_enough || clock::now_ns() >= deadline
     };
     while !is_over() {
         if checkpoint().is_err() {
