@@ -27,7 +27,7 @@
 //! | the end of a discard: `discards` becomes 0 (release) | the load of `discards` (acquire) | what the pager did is visible to a task that reads the page |
 //! | sleeper: loads the counter, then sets `waited` under the lock of the marks | the end of a state: clears `waited` under the lock, then increments the counter | the task does not sleep, or is woken |
 //!
-//! The list has a few places for each state, so that no removal needs memory. Without a place, a removal is
+//! The list has two places for each state, so that no removal needs memory. Without a place, a removal is
 //! not announced, and may be overtaken; before the second state, it waits for a place. A new operation that
 //! adds a page to the cache calls `stay_to_fill`, or [`is_discarding`](Mapping::is_discarding) under the
 //! invalidate lock. `files::removals` (`engine/freehold/tests`) and `removals` (`shuttle_engine`) test this
@@ -36,11 +36,11 @@
 use super::{Mapping, cache::reading::Turn, contents::Stop};
 use crate::{platform::Platform, wait::Rounds};
 use arrayvec::ArrayVec;
-use freehold_sync::{Killed, RwSemWriteGuard, atomic::CHECKED, rank};
+use freehold_sync::{Killed, RwSemWriteGuard, rank};
 use freehold_vmspace::{PageIndex, PageRange};
 
-/// Number of places for removals in each of the two states.
-const PLACES: usize = if CHECKED { 2 } else { 8 };
+/// Number of places for removals in each of the two states. Each place is 16 bytes of every file.
+const PLACES: usize = 2;
 
 /// The removals of a file that are under way. Guarded by the lock of the marks.
 #[derive(Default)]

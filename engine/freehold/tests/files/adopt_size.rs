@@ -43,6 +43,12 @@ impl Remote {
         }
     }
 
+    /// Answers the requests that wait, and every further request at once.
+    fn go_on(&self) {
+        let held = self.held.lock().unwrap().take();
+        held.into_iter().flatten().for_each(|request| self.answer(request));
+    }
+
     fn answer(&self, mut request: ReadRequest<Machine>) {
         self.fill(&request);
         while let Some((index, _)) = request.next_page() {
@@ -174,8 +180,8 @@ fn larger_size_ends_a_read_of_the_last_page() {
             remote.fill(&first);
             remote.set(PAGE, 7);
             mapping.adopt_size(PAGE).unwrap();
-            // The old read ends, and the reader makes another one.
-            *remote.held.lock().unwrap() = None;
+            // The old read ends. The reader makes another one, maybe before requests are answered at once.
+            remote.go_on();
             let mut first = first;
             first.complete(PageIndex::ZERO, Ok(()));
             drop(first);

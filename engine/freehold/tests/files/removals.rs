@@ -24,7 +24,7 @@ use std::{
 };
 
 /// Maximum number of discards of a file that are under way (`PLACES` in `src/file/removal.rs`).
-const PLACES: u64 = 8;
+const PLACES: u64 = 2;
 
 /// A device that keeps the first number of each page. Page `n` begins with the number of [`Disk`].
 #[derive(Clone, Default)]
