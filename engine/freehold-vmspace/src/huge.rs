@@ -103,9 +103,8 @@ impl<'e, P: Platform> HugePage<'e, P> {
     pub fn new(vm: &'e VmSpace<P>, page: AnonPage) -> Option<Self> {
         let memory = vm.memory();
         let request = FrameRequest::blocks(FramePurpose::Anonymous, Level::Pmd);
-        let first = memory.alloc_block(
-            request.of(PageOwner::Space(vm.mmu())).on(NodeChoice::of(memory.platform(), page)),
-        )?;
+        let nodes = NodeChoice::of(memory.platform(), page, Level::Pmd);
+        let first = memory.alloc_block(request.of(PageOwner::Space(vm.mmu())).on(nodes))?;
         if !memory.platform().charge(PageOwner::Space(vm.mmu()), first, FRAMES) {
             (0..FRAMES).for_each(|n| memory.free_frame(first.add(n)));
             return None;

@@ -10,7 +10,7 @@ use crate::{
     AnonPage, Fork, ForkGather, HugePageSize, MigrationEntry, NoMemory, Pfn, UserRange, VirtAddr, VmSpace,
     frame::ShareError,
     is_wp_marker,
-    platform::{PageOwner, Platform},
+    platform::{NodeChoice, PageOwner, Platform},
     write_protect::{is_protected, protected, unprotected},
 };
 use freehold_pagetable::{Kind, LeafGuard, Level, MarkerKind, Pte, PteFlags};
@@ -213,7 +213,8 @@ impl<P: Platform> VmSpace<P> {
         level: Level,
     ) -> Result<Pte<P::Format>, NoMemory> {
         let owner = PageOwner::Space(child.mmu());
-        let new = self.memory().take_huge_page(HugePageSize::of_level(level), false, owner, None);
+        let nodes = NodeChoice::of(self.platform(), page, level);
+        let new = self.memory().take_huge_page(HugePageSize::of_level(level), false, owner, nodes);
         let new = new.map_err(|_| NoMemory)?;
         let frame = self.platform().frame(new);
         frame.init_anon(page);

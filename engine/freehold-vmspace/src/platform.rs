@@ -243,6 +243,18 @@ pub unsafe trait Platform: TableMemory + Host {
         0
     }
 
+    /// Returns the node that is the `n`-th best for a page of a pool of huge pages, or `None` if no further
+    /// node may serve the request. A pool takes the page from the first of these nodes that has one. The
+    /// engine calls this function under spin locks, so it must neither wait nor call the engine.
+    ///
+    /// By default, a policy has no effect: the local node is the best, and all others follow.
+    fn nth_node(&self, choice: NodeChoice, n: usize) -> Option<usize> {
+        match choice {
+            NodeChoice::Only(node) => (n == 0).then_some(node),
+            _ => (n < self.nodes()).then(|| (self.local_node() + n) % self.nodes()),
+        }
+    }
+
     /// Returns true if the calling task has a NUMA policy (set_mempolicy) other than the default. The
     /// engine's caches then serve no request of the task for a page without a policy of its own
     /// ([`NodeChoice::Task`]).

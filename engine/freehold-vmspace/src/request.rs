@@ -19,7 +19,7 @@
 //! platform. `fault/requests.rs` (`engine/freehold/tests`) compares the requests of each kind of fault with
 //! the expected ones.
 
-use crate::{AnonPage, PageIndex, platform::Platform};
+use crate::{AnonPage, platform::Platform};
 use freehold_pagetable::{Level, Pfn};
 
 /// A request for frames; see [`Platform::alloc_frames`](crate::platform::Platform::alloc_frames).
@@ -62,8 +62,9 @@ pub enum NodeChoice {
     Policy {
         /// The number by which the platform knows the policy (`AddressSpace::set_policy`).
         tag: u64,
-        /// The page offset in the mapped object, by which a policy may distribute pages (MPOL_INTERLEAVE).
-        page: PageIndex,
+        /// The offset in the mapped object, in units of the size of the requested page, by which a policy may
+        /// distribute pages (MPOL_INTERLEAVE).
+        place: u64,
     },
 }
 
@@ -137,12 +138,20 @@ pub enum AllocEffort {
 }
 
 impl NodeChoice {
-    /// Returns the nodes for an anonymous page. With tag 0, the policy of the calling task applies.
+    /// Returns the nodes for an anonymous page that an entry of `level` maps.
     #[inline(always)]
-    pub(crate) fn of<P: Platform>(platform: &P, page: AnonPage) -> Self {
-        match page.policy {
+    pub(crate) fn of<P: Platform>(platform: &P, page: AnonPage, level: Level) -> Self {
+        Self::of_policy(platform, page.policy, page.index.get() / level.frames())
+    }
+
+    /// Returns the nodes for a page of a mapping with policy `tag`. With tag 0, the policy of the calling
+    /// task applies. `place` is the offset in the mapped object, in units of the page's size.
+    #[doc(hidden)]
+    #[inline(always)]
+    pub fn of_policy<P: Platform>(platform: &P, tag: u64, place: u64) -> Self {
+        match tag {
             0 => Self::of_task(platform),
-            tag => NodeChoice::Policy { tag, page: page.index },
+            tag => NodeChoice::Policy { tag, place },
         }
     }
 

@@ -78,10 +78,15 @@ fn huge_pages_follow_the_policy() {
     with_nodes(|engine, space| {
         engine.set_huge_pages(HugePages::Always);
         map(space, BASE, 2 * HUGE);
-        space.set_policy(BASE, HUGE, 0b0100).unwrap();
-        space.handle_fault(BASE + PAGE, Access::WRITE).unwrap();
-        let first = space.frame_at(BASE).expect("the fault has installed a huge page");
-        assert_eq!(engine.platform().node_of(first), 2);
+        space.set_policy(BASE, 2 * HUGE, 0b1010).unwrap();
+        let node = |page: u64| {
+            space.handle_fault(BASE + page * HUGE + PAGE, Access::WRITE).unwrap();
+            let first = space.frame_at(BASE + page * HUGE).expect("the fault has installed a huge page");
+            engine.platform().node_of(first)
+        };
+        // The place counts in huge pages.
+        let first = BASE / HUGE % 2;
+        assert_eq!([node(first), node(1 - first)], [1, 3]);
         space.madvise(BASE, HUGE, Advice::DontNeed).unwrap();
     });
 }
@@ -120,11 +125,53 @@ fn policy_of_a_task_reaches_the_platform_with_every_request_of_the_task() {
         gated.task_policy.store(true, SeqCst);
         touch(space, BASE + 2 * PAGE, 2);
         file.fill(PageIndex::new(0)).unwrap();
-        let own = NodeChoice::Policy { tag: 1, page: PageIndex::new(BASE / PAGE + 3) };
+        let own = NodeChoice::Policy { tag: 1, place: BASE / PAGE + 3 };
         assert_eq!(asked(), [NodeChoice::Task, own, NodeChoice::Task]);
         gated.task_policy.store(false, SeqCst);
         file.fill(PageIndex::new(1)).unwrap();
         assert_eq!(asked(), []);
+    });
+}
+
+#[test]
+fn shared_memory_follows_the_policy_of_the_mapping() {
+    with_nodes(|_, space| {
+        let shared = MapFlags::SHARED | MapFlags::ANONYMOUS | MapFlags::FIXED;
+        space.mmap(BASE, 4 * PAGE, RW, shared, None, 0).unwrap();
+        space.set_policy(BASE, 3 * PAGE, 0b1100).unwrap();
+        assert_eq!(touch(space, BASE, 3), [2, 3, 2]);
+        space.set_policy(BASE + 3 * PAGE, PAGE, 1 << 6).unwrap();
+        assert_eq!(space.handle_fault(BASE + 3 * PAGE, Access::WRITE), Err(FaultError::OutOfMemory));
+    });
+}
+
+/// Private and shared mappings of pools. The place of a page counts in huge pages.
+#[test]
+fn pages_of_pools_follow_the_policy() {
+    with_nodes(|engine, space| {
+        for kind in [ANON, MapFlags::SHARED | MapFlags::ANONYMOUS] {
+            let node = |page| engine.platform().node_of(space.frame_at(BASE + page * HUGE).unwrap());
+            for node in 0..4 {
+                assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 1, Some(node)), 1);
+            }
+            space.mmap(BASE, 3 * HUGE, RW, kind | MapFlags::FIXED | MapFlags::HUGETLB, None, 0).unwrap();
+            space.set_policy(BASE, 2 * HUGE, 0b1010).unwrap();
+            for page in 0..2 {
+                space.handle_fault(BASE + page * HUGE, Access::WRITE).unwrap();
+            }
+            let mut found = [node(0), node(1)];
+            found.sort_unstable();
+            assert_eq!(found, [1, 3]);
+            // The node of the policy has no further page, although the mapping has reserved one.
+            space.set_policy(BASE + 2 * HUGE, HUGE, 0b0010).unwrap();
+            let refused = space.handle_fault(BASE + 2 * HUGE, Access::WRITE);
+            assert!(matches!(refused, Err(FaultError::Bus { .. })), "{refused:?}");
+            space.set_policy(BASE + 2 * HUGE, HUGE, 0).unwrap();
+            space.handle_fault(BASE + 2 * HUGE, Access::WRITE).unwrap();
+            assert_eq!(node(2), 0);
+            space.munmap(BASE, 3 * HUGE).unwrap();
+            assert_eq!(engine.resize_huge_pool(HugePageSize::Mib2, 0, None), 0);
+        }
     });
 }
 

@@ -261,6 +261,10 @@ unsafe impl Platform for Machine {
         frames::LOCAL
     }
 
+    fn nth_node(&self, choice: NodeChoice, n: usize) -> Option<usize> {
+        policy::nth_node(choice, n)
+    }
+
     fn has_task_policy(&self) -> bool {
         current().policy.get() != 0
     }

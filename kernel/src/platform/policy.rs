@@ -76,16 +76,30 @@ pub fn nodes_of_mapping(tag: u64, page: u64) -> Nodes {
 
 /// Returns the nodes for a request.
 pub fn nodes(choice: NodeChoice) -> Nodes {
+    nodes_at(choice, 0)
+}
+
+/// Returns the `n`-th best node for a request.
+pub fn nth_node(choice: NodeChoice, n: usize) -> Option<usize> {
+    let Nodes { first, then } = nodes_at(choice, n);
+    let of = |set: u32| (0..frames::nodes()).filter(move |node| set >> node & 1 != 0);
+    of(first).chain(of(then & !first)).nth(n)
+}
+
+/// Returns the nodes for the question about the `n`-th best node. The first question about a request of a
+/// thread whose pages are distributed goes on to its next node.
+fn nodes_at(choice: NodeChoice, n: usize) -> Nodes {
     match choice {
         NodeChoice::Any => Nodes::ANY,
         NodeChoice::Only(node) => Nodes { first: 1 << node, then: 0 },
-        NodeChoice::Policy { tag, page } => nodes_of_mapping(tag, page.get()),
+        NodeChoice::Policy { tag, place } => nodes_of_mapping(tag, place),
         NodeChoice::Task => {
             let here = current();
             nodes_of(here.policy.get(), |set| {
-                let node = next_node(set, here.last_node.get());
-                here.last_node.set(node);
-                node
+                if n == 0 {
+                    here.last_node.set(next_node(set, here.last_node.get()));
+                }
+                here.last_node.get()
             })
         }
     }

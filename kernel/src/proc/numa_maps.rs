@@ -2,7 +2,8 @@
 //!
 //! The engine reports the runs of present pages; the node of each page is that of its frame. Pages may move
 //! while the text is made. A program chooses the number of pages, so the loops are preemption points.
-//! `maps.rs` makes the file in parts. The program `nodes.c` of the tests checks it.
+//! `maps.rs` makes the file in parts. Unlike Linux's, it shows neither mapmax nor the numbers of active
+//! pages and of pages that are being written. The program `nodes.c` of the tests checks it.
 
 use crate::memory::frames;
 use crate::platform::policy::{

@@ -265,6 +265,43 @@ static void pool_has_huge_pages_on_a_node(void) {
     CHECK(!munmap(at, HUGE) && write(file, "0", 1) == 1 && !close(file));
 }
 
+// Writes the number of huge pages of a node.
+static void resize_pool(int node, const char *pages) {
+    char path[120];
+    sprintf(path, "/sys/devices/system/node/node%d/hugepages/hugepages-2048kB/nr_hugepages", node);
+    int file = open(path, O_WRONLY);
+    CHECK(file >= 0 && write(file, pages, 1) == 1 && !close(file) && atoi(text_of(path)) == atoi(pages));
+}
+
+// Also for shared mappings. The place of a huge page counts in huge pages.
+static void pages_of_pools_follow_the_policy(void) {
+    enum { HUGE = 2 << 20 };
+    for (int node = 0; node <= last; node++) resize_pool(node, "4");
+    int kinds[] = {MAP_PRIVATE, MAP_SHARED};
+    for (int n = 0; n < 2; n++) {
+        int flags = kinds[n] | MAP_ANONYMOUS | MAP_HUGETLB;
+        char *at = mmap(0, 4 * HUGE, PROT_READ | PROT_WRITE, flags, -1, 0);
+        CHECK(at != MAP_FAILED && !bind_to(at, HUGE, BIND, last_set, 0));
+        CHECK(!bind_to(at + HUGE, HUGE, PREFERRED, last_set, 0));
+        CHECK(!bind_to(at + 2 * HUGE, 2 * HUGE, INTERLEAVE, all, 0));
+        for (int page = 0; page < 4; page++) at[(long)page * HUGE] = 1;
+        CHECK(node_of(at) == last && node_of(at + HUGE) == last);
+        CHECK(node_of(at + 2 * HUGE) + node_of(at + 3 * HUGE) == last);
+        CHECK(!munmap(at, 4 * HUGE));
+    }
+    for (int node = 0; node <= last; node++) resize_pool(node, "0");
+}
+
+static void shared_memory_follows_the_policy(void) {
+    char *at = mmap(0, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(at != MAP_FAILED && !bind_to(at, 2 * PAGE, BIND, last_set, 0));
+    CHECK(!bind_to(at + 2 * PAGE, 2 * PAGE, INTERLEAVE, all, 0));
+    for (int page = 0; page < 4; page++) at[page * PAGE] = 1;
+    CHECK(node_of(at) == last && node_of(at + PAGE) == last);
+    CHECK(node_of(at + 2 * PAGE) + node_of(at + 3 * PAGE) == last);
+    CHECK(!munmap(at, 4 * PAGE));
+}
+
 static int most_huge_pages(void) {
     const char *path = "/proc/sys/vm/nr_hugepages";
     int file = open(path, O_WRONLY);
@@ -321,6 +358,7 @@ int main(int argc, char **argv) {
     if (has_folders) PART(folders_describe_the_nodes);
     PART(policy_of_a_mapping_chooses_the_node);
     PART(interleaved_pages_alternate);
+    PART(shared_memory_follows_the_policy);
     PART(policy_of_a_thread_chooses_the_node);
     PART(freed_pages_stay_on_their_node);
     PART(move_pages_moves_and_reports);
@@ -330,6 +368,7 @@ int main(int argc, char **argv) {
         PART(shared_page_moves_only_if_asked_for);
         PART(migrate_pages_moves_a_whole_process);
         PART(pool_has_huge_pages_on_a_node);
+        PART(pages_of_pools_follow_the_policy);
         PART(page_tables_do_not_break_up_the_memory_of_pages);
         PART(full_node_ends_the_process_that_is_bound_to_it);
     }

@@ -8,7 +8,7 @@
 use super::{Memory, TakeError};
 use crate::{
     Pfn,
-    platform::{PageOwner, Platform},
+    platform::{NodeChoice, PageOwner, Platform},
 };
 use freehold_pagetable::{Level, UnmappedFrame};
 
@@ -56,8 +56,8 @@ impl HugePageSize {
 /// References to huge pages, for the crate `freehold`, which keeps the counts of references correct.
 #[doc(hidden)]
 impl<P: Platform> Memory<P> {
-    /// Takes a page of the pool on `node`, or on any node, and charges it to `owner`. With `reserved`, uses
-    /// up a reservation.
+    /// Takes a page of the pool on one of these nodes, and charges it to `owner`. With `reserved`, uses up a
+    /// reservation.
     ///
     /// # Errors
     ///
@@ -67,10 +67,10 @@ impl<P: Platform> Memory<P> {
         size: HugePageSize,
         reserved: bool,
         owner: PageOwner<'_, P::Mmu>,
-        node: Option<usize>,
+        nodes: NodeChoice,
     ) -> Result<Pfn, TakeError> {
         let (pool, platform) = (self.huge_pool(size), self.platform());
-        let first = pool.take(platform, reserved, node)?;
+        let first = pool.take(platform, reserved, nodes)?;
         if platform.charge_huge_page(owner, first, size.level().frames()) {
             return Ok(first);
         }

@@ -168,7 +168,7 @@ impl<P: Platform> Memory<P> {
     pub(crate) fn alloc_anon(&self, space: &P::Mmu, zero: bool, page: AnonPage) -> Result<Pfn, NoMemory> {
         let owner = PageOwner::Space(space);
         let request = FrameRequest::pages(FramePurpose::Anonymous).of(owner);
-        let frame = self.alloc_by(request, NodeChoice::of(&self.platform, page))?;
+        let frame = self.alloc_by(request, NodeChoice::of(&self.platform, page, Level::Pte))?;
         let frame = self.charged(frame, owner)?;
         self.platform.frame(frame).init_anon(page);
         if zero {
@@ -187,11 +187,12 @@ impl<P: Platform> Memory<P> {
     }
 
     /// Allocates a frame for the page `index` of a page cache, which gets the only reference. The contents
-    /// are undefined.
-    pub fn alloc_cache(&self, kind: CachePage, index: PageIndex) -> Result<Pfn, NoMemory> {
+    /// are undefined. `policy` is the NUMA policy of the mapping, or 0.
+    pub fn alloc_cache(&self, kind: CachePage, index: PageIndex, policy: u64) -> Result<Pfn, NoMemory> {
         let owner = PageOwner::File(FileId::new(kind.rmap));
         let request = FrameRequest::pages(FramePurpose::File).of(owner);
-        let frame = self.alloc_by(request, NodeChoice::of_task(&self.platform))?;
+        let nodes = NodeChoice::of_policy(&self.platform, policy, index.get());
+        let frame = self.alloc_by(request, nodes)?;
         let frame = self.charged(frame, owner)?;
         self.platform.frame(frame).init_cache(kind, index);
         Ok(frame)
@@ -253,7 +254,8 @@ impl<P: Platform> Memory<P> {
             }
             _ => {
                 let size = HugePageSize::of_level(level);
-                self.take_huge_page(size, false, owner, node).map_err(|_| NoMemory)
+                let nodes = node.map_or(NodeChoice::Any, NodeChoice::Only);
+                self.take_huge_page(size, false, owner, nodes).map_err(|_| NoMemory)
             }
         }
     }

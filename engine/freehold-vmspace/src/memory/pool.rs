@@ -252,7 +252,7 @@ impl<P: Platform> HugePool<P> {
             let missing = huge_pages - counts.available();
             let possible = counts.surplus() + missing <= counts.overcommit;
             drop(counts);
-            if !possible || !self.alloc_surplus(platform, None) {
+            if !possible || !self.alloc_surplus(platform, NodeChoice::of_task(platform)) {
                 // Frees the pages that were allocated for this call.
                 self.update(platform, |_| ());
                 return Err(NoHugePages);
@@ -265,39 +265,37 @@ impl<P: Platform> HugePool<P> {
         self.update(platform, |counts| counts.unreserve(huge_pages));
     }
 
-    /// Takes a page with undefined contents, of `node` or of any node. If `reserved` is set, the page uses up
-    /// a reservation; otherwise the call takes no reserved page.
+    /// Takes a page with undefined contents, of the best node that has one. If `reserved` is set, the page
+    /// uses up a reservation; otherwise the call takes no reserved page.
     ///
     /// # Errors
     ///
-    /// Fails if no page is left. With a reservation on any node, this happens only while a page is returning.
-    pub fn take(&self, platform: &P, reserved: bool, node: Option<usize>) -> Result<Pfn, TakeError> {
+    /// Fails if no page is left on these nodes. With a reservation on any node, this happens only while a
+    /// page is returning.
+    pub fn take(&self, platform: &P, reserved: bool, nodes: NodeChoice) -> Result<Pfn, TakeError> {
+        let mut can_allocate = true;
         loop {
             let mut counts = self.lock();
             let is_left = (reserved && counts.reserved > 0) || counts.available() > 0;
-            if let Some(page) = is_left.then(|| counts.pop(platform, node)).flatten() {
+            if let Some(page) = is_left.then(|| counts.pop(platform, nodes)).flatten() {
                 if reserved {
                     counts.unreserve(1);
                 }
                 return Ok(page);
             }
-            let possible = counts.surplus() < counts.overcommit;
-            drop(counts);
-            if !possible || !self.alloc_surplus(platform, node) {
-                return Err(if reserved { self.returning_or_none() } else { TakeError::NoHugePage });
+            if can_allocate && counts.surplus() < counts.overcommit {
+                drop(counts);
+                can_allocate = self.alloc_surplus(platform, nodes);
+                continue;
             }
+            // Each announced page that no other reservation waits for may be the page of this one.
+            if reserved && counts.owed < counts.returning {
+                counts.awaited = true;
+                // Relaxed: changed under the lock.
+                return Err(TakeError::Returning(self.change_seq.load(Relaxed)));
+            }
+            return Err(TakeError::NoHugePage);
         }
-    }
-
-    /// Returns `Returning` if waiting can give the caller a page for its reservation.
-    fn returning_or_none(&self) -> TakeError {
-        let mut counts = self.lock();
-        if counts.reserved == 0 && counts.available() == 0 && counts.owed == counts.returning {
-            return TakeError::NoHugePage;
-        }
-        counts.awaited = true;
-        // Relaxed: changed under the lock.
-        TakeError::Returning(self.change_seq.load(Relaxed))
     }
 
     /// Sleeps until the pool has changed since [`TakeError::Returning`] was returned. The caller holds no
@@ -401,9 +399,9 @@ impl<P: Platform> HugePool<P> {
         }
     }
 
-    /// Allocates a page for the free list, as surplus, on `node` or on any node that has memory.
-    fn alloc_surplus(&self, platform: &P, node: Option<usize>) -> bool {
-        node.map_or(0..platform.nodes(), |node| node..node + 1).any(|n| {
+    /// Allocates a page for the free list, as surplus, on the best node that has memory.
+    fn alloc_surplus(&self, platform: &P, nodes: NodeChoice) -> bool {
+        in_order(platform, nodes).any(|n| {
             self.alloc_page(platform, n, |counts| {
                 let allowed = counts.surplus() < counts.overcommit;
                 counts.nodes[n].surplus += u64::from(allowed);
@@ -448,6 +446,12 @@ impl<P: Platform> HugePool<P> {
             }
         }
     }
+}
+
+/// Iterates over the nodes for a page, the best first. There are at most as many as the platform has.
+fn in_order<P: Platform>(platform: &P, nodes: NodeChoice) -> impl Iterator<Item = usize> {
+    let exists = |node: &usize| *node < platform.nodes();
+    (0..platform.nodes()).map_while(move |n| platform.nth_node(nodes, n)).filter(exists)
 }
 
 /// A list of free pages. The record of a page's first frame names the next page. Only the holder of the list
@@ -585,10 +589,9 @@ impl PoolCounts {
         node.free += 1;
     }
 
-    /// Takes a free page, of `node` or of any node.
-    fn pop<P: Platform>(&mut self, platform: &P, node: Option<usize>) -> Option<Pfn> {
-        let has_free = |n: &usize| self.nodes.get(*n).is_some_and(|node| node.free > 0);
-        let n = node.map_or(0..self.nodes.len(), |node| node..node + 1).find(has_free)?;
+    /// Takes a free page, of the best node that has one.
+    fn pop<P: Platform>(&mut self, platform: &P, nodes: NodeChoice) -> Option<Pfn> {
+        let n = in_order(platform, nodes).find(|n| self.nodes[*n].free > 0)?;
         self.nodes[n].free -= 1;
         self.nodes[n].pages.pop(platform)
     }

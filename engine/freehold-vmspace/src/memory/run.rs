@@ -10,7 +10,7 @@
 use crate::{
     CachePage, Memory, NoMemory, PageCount, PageIndex, Pfn,
     frame::Frame,
-    platform::{FileId, FramePurpose, FrameRequest, PageOwner, Platform},
+    platform::{FileId, FramePurpose, FrameRequest, NodeChoice, PageOwner, Platform},
 };
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -36,11 +36,12 @@ impl<P: Platform> Run<P> {
 
     /// Allocates frames with undefined contents. For zero pages, returns the [`empty`](Self::empty) run.
     pub fn alloc(memory: &Counted<Memory<P>>, pages: PageCount) -> Result<Self, NoMemory> {
-        let purpose = FramePurpose::NoMmu;
-        Self::alloc_as(memory, pages, purpose, PageOwner::Caller, |_, frame| frame.init_run())
+        let request = FrameRequest::pages(FramePurpose::NoMmu);
+        Self::alloc_as(memory, pages, request, PageOwner::Caller, |_, frame| frame.init_run())
     }
 
-    /// Allocates frames for the pages of a file from `index` on, with undefined contents.
+    /// Allocates frames for the pages of a file from `index` on, with undefined contents. `policy` is the
+    /// NUMA policy of the mapping, or 0.
     ///
     /// # Panics
     ///
@@ -51,18 +52,21 @@ impl<P: Platform> Run<P> {
         kind: CachePage,
         index: PageIndex,
         pages: PageCount,
+        policy: u64,
     ) -> Result<Self, NoMemory> {
         assert!(index.checked_add(pages.get()).is_some(), "{pages:?} pages of a file from {index:?} on");
         let owner = PageOwner::File(FileId::new(kind.rmap));
-        let purpose = FramePurpose::File;
-        Self::alloc_as(memory, pages, purpose, owner, |n, frame| frame.init_cache(kind, index + n))
+        // A run may be smaller than any block of the page tables, so its place counts in small pages.
+        let nodes = NodeChoice::of_policy(memory.platform(), policy, index.get());
+        let request = FrameRequest::pages(FramePurpose::File).on(nodes);
+        Self::alloc_as(memory, pages, request, owner, |n, frame| frame.init_cache(kind, index + n))
     }
 
     /// Allocates a run, charges it, and calls `init` with the record and the position of each frame.
     fn alloc_as(
         memory: &Counted<Memory<P>>,
         pages: PageCount,
-        purpose: FramePurpose,
+        request: FrameRequest<'_, P::Mmu>,
         owner: PageOwner<'_, P::Mmu>,
         init: impl Fn(u64, &Frame),
     ) -> Result<Self, NoMemory> {
@@ -73,7 +77,7 @@ impl<P: Platform> Run<P> {
         if pages == 0 {
             return Ok(Self::empty(memory));
         }
-        let request = FrameRequest::pages(purpose).of(owner);
+        let request = request.of(owner);
         let again = || memory.flush_cache().then(|| platform.alloc_run(&request, pages)).flatten();
         let first = platform.alloc_run(&request, pages).or_else(again).ok_or(NoMemory)?;
         if !platform.charge(owner, first, pages) {

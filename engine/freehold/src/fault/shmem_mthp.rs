@@ -35,7 +35,7 @@ impl<P: Platform> AddressSpace<P> {
         let Sizes { always, within, within_huge } = sizes;
         let sizes =
             Sizes { always: always & fitting, within: within & fitting, within_huge: within_huge & fitting };
-        Wanted { order: access_order(vma.flags()), ..Wanted::new(index, sizes) }
+        Wanted { order: access_order(vma.flags()), policy: vma.policy(), ..Wanted::new(index, sizes) }
     }
 
     /// Returns true if `vma` may contain a block, as smaps reports it.

@@ -67,14 +67,22 @@ impl<P: Platform> Mapping<P> {
     /// Brings a page into the cache like [`fill`](Self::fill), but fails at once if there is no memory. The
     /// caller may hold the content lock if the file is not read from a pager that waits.
     pub(crate) fn try_fill(&self, index: PageIndex) -> Result<(), FillError> {
-        self.fill_in(index, None, &|| Window::of_pages(self.read_block(index)))
+        self.fill_by(index, 0)
     }
 
-    /// Like [`fill`](Self::fill). If the page must be read, starts reads of all absent pages of the window
-    /// that `window` returns and that contains the page. The window is that of the open file with this state.
+    /// Like [`try_fill`](Self::try_fill). A page of a pool or of shared memory comes from the nodes of this
+    /// NUMA policy of a mapping.
+    pub(super) fn fill_by(&self, index: PageIndex, policy: u64) -> Result<(), FillError> {
+        self.fill_in(index, policy, None, &|| Window::of_pages(self.read_block(index)))
+    }
+
+    /// Like [`fill_by`](Self::fill_by). If the page must be read, starts reads of all absent pages of the
+    /// window that `window` returns and that contains the page. The window is that of the open file with this
+    /// state.
     pub(super) fn fill_in(
         &self,
         index: PageIndex,
+        policy: u64,
         state: Option<&Readahead>,
         window: &dyn Fn() -> Window,
     ) -> Result<(), FillError> {
@@ -91,7 +99,7 @@ impl<P: Platform> Mapping<P> {
                 return Err(FillError::BeyondEnd);
             }
             if let Some(huge) = &self.huge {
-                match self.fill_huge(&pages_stay, huge, index) {
+                match self.fill_huge(&pages_stay, huge, index, policy) {
                     Ok(()) => return Ok(()),
                     Err(not_made) => {
                         drop(pages_stay);
@@ -105,7 +113,7 @@ impl<P: Platform> Mapping<P> {
                 drop(pages_stay);
                 named = Some(self.name_frame(index)?);
             } else if self.pager().reads_zeroes() {
-                return self.fill_zeroes(&pages_stay, index);
+                return self.fill_zeroes(&pages_stay, index, policy);
             } else {
                 match self.look(&pages_stay, index) {
                     Look::Cached => return Ok(()),
@@ -165,7 +173,7 @@ impl<P: Platform> Mapping<P> {
             let Some(index) = absent.next() else { return };
             at = index + 1;
             if self.pager().reads_zeroes() {
-                if self.fill_zeroes(&pages_stay, index).is_err() {
+                if self.fill_zeroes(&pages_stay, index, 0).is_err() {
                     return;
                 }
                 continue;
@@ -256,6 +264,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn insert_page(
         &self,
         index: PageIndex,
+        policy: u64,
         contents: impl FnOnce(&P, Pfn),
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), FillError> {
@@ -264,7 +273,7 @@ impl<P: Platform> Mapping<P> {
         if index >= self.end() {
             return Err(FillError::BeyondEnd);
         }
-        self.add_page(&pages_stay, index, contents, |page| {
+        self.add_page(&pages_stay, (index, policy), contents, |page| {
             // Locked, so that the page does not move before it is mapped. No other task can find the page
             // yet.
             let identity = self.files().memory().try_lock_frame(page.pfn());
@@ -284,17 +293,22 @@ impl<P: Platform> Mapping<P> {
     pub(super) fn fill_new(&self, index: PageIndex, named: Option<Named>) -> Result<(), Stop> {
         let pages_stay = self.stay_to_fill(index)?;
         if !self.is_direct() {
-            return Ok(self.fill_zeroes(&pages_stay, index)?);
+            return Ok(self.fill_zeroes(&pages_stay, index, 0)?);
         }
         if self.fill_direct(&pages_stay, index, 0, named)? { Ok(()) } else { Err(Stop::Unnamed(index)) }
     }
 
     /// Adds a page of zeroes, unless the cache already has the page.
-    fn fill_zeroes(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex) -> Result<(), FillError> {
+    fn fill_zeroes(
+        &self,
+        pages_stay: &RwSemReadGuard<'_, P>,
+        index: PageIndex,
+        policy: u64,
+    ) -> Result<(), FillError> {
         // If another task has published a page first, that page is used, and `add_page` frees this one.
         self.add_page(
             pages_stay,
-            index,
+            (index, policy),
             |platform, pfn| platform.zero_frame(pfn),
             |page| {
                 page.publish();
@@ -303,11 +317,11 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Creates a page with `contents` and lets `put` publish it, unless the cache already has the page, or a
-    /// read of it.
+    /// read of it. The frame comes from the nodes of the NUMA policy of a mapping.
     fn add_page(
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
-        index: PageIndex,
+        (index, policy): (PageIndex, u64),
         contents: impl FnOnce(&P, Pfn),
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), FillError> {
@@ -327,7 +341,7 @@ impl<P: Platform> Mapping<P> {
         }
         let platform = self.files().platform();
         let charge = self.charge_pages(PageCount::ONE)?;
-        let pfn = self.files().memory().alloc_cache(self.cache_page(), index)?;
+        let pfn = self.files().memory().alloc_cache(self.cache_page(), index, policy)?;
         contents(platform, pfn);
         let word = word.map_or_else(|| self.cache_word(pages_stay, index), Ok);
         let published = word.map(|word| NewPage::put(platform, word, pfn, put));

@@ -77,7 +77,7 @@ impl<P: Platform> Mapping<P> {
             let pages = PageRange::new(PageIndex::ZERO, self.end());
             let empty = self.is_absent(Stay::locked(&lock), pages);
             let applies = self.is_shmem() && self.huge.is_none() && !pages.is_empty();
-            let added = if applies && empty { self.add_run(&lock, pages, 0)? } else { None };
+            let added = if applies && empty { self.add_run(&lock, pages, 0, 0)? } else { None };
             let Some(reads) = added else { return Ok(PagesStay { mapping: self, lock: lock.downgrade() }) };
             drop(lock);
             self.finish_run(reads).inspect_err(|_| self.drop_read(pages))?;
@@ -127,7 +127,7 @@ impl<P: Platform> Mapping<P> {
                 Look::Lost => return Err(FillError::Lost),
                 Look::Vacant if self.pager().reads_zeroes() => break,
                 Look::Vacant if index < self.end() && !self.is_direct() => {
-                    let reads = self.add_run(&lock, page, 0)?;
+                    let reads = self.add_run(&lock, page, 0, 0)?;
                     drop(lock);
                     read = true;
                     reads.map_or(Ok(()), |reads| self.finish_run(reads))?;

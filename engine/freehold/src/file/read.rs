@@ -283,7 +283,7 @@ impl<P: Platform> Mapping<P> {
         }
         let marked = mark.belongs_to(index);
         let charge = self.charge_pages(PageCount::ONE)?;
-        let pfn = self.files().memory().alloc_cache(self.cache_page(), index)?;
+        let pfn = self.files().memory().alloc_cache(self.cache_page(), index, 0)?;
         self.note_refault(index, pfn);
         let begun = self.cache_word(pages_stay, index).map(|word| reading::begin(word, pfn, 0, marked));
         if let Ok(true) = begun {
@@ -462,7 +462,7 @@ impl<P: Platform> Mapping<P> {
         }
         let (memory, platform) = (self.files().memory(), self.files().platform());
         let charge = self.charge_pages(PageCount::ONE)?;
-        let pfn = memory.alloc_cache(self.cache_page(), index)?;
+        let pfn = memory.alloc_cache(self.cache_page(), index, 0)?;
         self.note_refault(index, pfn);
         let word = self.cache_word(&pages_stay, index).inspect_err(|_| memory.put_frame(pfn))?;
         platform.write_frame(pfn, 0, contents);

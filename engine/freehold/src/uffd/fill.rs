@@ -471,7 +471,8 @@ impl<P: Platform> Filler<'_, P> {
         };
         // This is the result if the file already has a page, because `publish` is then not called.
         let mut put = Err(UffdError::Present);
-        mapping.insert_page(index, contents, |new| put = self.publish(vma, page, table, new))?;
+        mapping
+            .insert_page(index, vma.policy(), contents, |new| put = self.publish(vma, page, table, new))?;
         put
     }
 

@@ -119,7 +119,7 @@ impl<P: Platform> Filler<'_, P> {
         // The result if the file already has a page. `publish` is not called in this case.
         let mut put = Err(UffdError::Present);
         let publish = |new: &mut NewPage<'_>| put = self.publish_huge(place, new);
-        match place.mapping().insert_huge_page(place.index, contents, publish) {
+        match place.mapping().insert_huge_page(place.index, place.vma.policy(), contents, publish) {
             Ok(()) => Ok(put?),
             Err(NotMade::Failed(error)) => Err(UffdError::from(error).into()),
             Err(NotMade::Returning(seen)) => Err(Obstacle::Wait(WaitFor::HugePage(place.size, seen))),

@@ -192,6 +192,12 @@ pub enum AskedFrames {
     Run(u64),
 }
 
+/// Returns the node that a policy selects.
+fn node_of_policy(tag: u64, place: u64) -> usize {
+    let nth = place as usize % tag.count_ones() as usize;
+    (0..64).filter(|node| tag >> node & 1 != 0).nth(nth).unwrap()
+}
+
 impl Gated {
     pub fn new(machine: &Machine) -> Self {
         Gated {
@@ -214,10 +220,7 @@ impl Gated {
         match node {
             NodeChoice::Any | NodeChoice::Task => true,
             NodeChoice::Only(node) => self.node_of(pfn) == node,
-            NodeChoice::Policy { tag, page } => {
-                let nodes: Vec<usize> = (0..64).filter(|node| tag >> node & 1 != 0).collect();
-                self.node_of(pfn) == nodes[page.get() as usize % nodes.len()]
-            }
+            NodeChoice::Policy { tag, place } => self.node_of(pfn) == node_of_policy(tag, place),
         }
     }
 }
@@ -368,6 +371,14 @@ unsafe impl Platform for Gated {
 
     fn nodes(&self) -> usize {
         self.nodes
+    }
+
+    fn nth_node(&self, choice: NodeChoice, n: usize) -> Option<usize> {
+        match choice {
+            NodeChoice::Policy { tag, place } => (n == 0).then(|| node_of_policy(tag, place)),
+            NodeChoice::Only(node) => (n == 0).then_some(node),
+            NodeChoice::Any | NodeChoice::Task => (n < self.nodes).then_some(n),
+        }
     }
 
     fn node_of(&self, pfn: Pfn) -> usize {

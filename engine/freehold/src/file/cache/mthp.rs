@@ -50,6 +50,8 @@ pub(crate) struct Wanted {
     pub order: AccessOrder,
     /// The need of the fault.
     pub need: Need,
+    /// The NUMA policy of the mapping, which decides about pages of pools. 0 is the policy of the task.
+    pub policy: u64,
 }
 
 /// The need of a fault that cannot map its page yet.
@@ -71,7 +73,7 @@ impl Wanted {
 
     /// Requests a page. Blocks of these sizes are allowed around the page.
     pub fn new(index: PageIndex, sizes: Sizes) -> Self {
-        Wanted { index, sizes, order: AccessOrder::Any, need: Need::Page }
+        Wanted { index, sizes, order: AccessOrder::Any, need: Need::Page, policy: 0 }
     }
 
     /// Iterates over the blocks that are allowed in a file that ends at `end`, largest first.
@@ -107,7 +109,7 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn fill_wanted(&self, wanted: Wanted) -> Result<(), FillError> {
         let might = |block| self.is_absent(Stay::within::<P>(&P::rcu_read()), block);
         if !wanted.blocks(self.end()).any(might) || !self.fill_block(wanted)? {
-            self.try_fill(wanted.index)?;
+            self.fill_by(wanted.index, wanted.policy)?;
         }
         Ok(())
     }
@@ -122,7 +124,10 @@ impl<P: Platform> Mapping<P> {
         let blocks = wanted.blocks(end).filter(|_| wanted.index < end).filter(absent);
         for block in blocks {
             let inside = PageRange::new(block.start, block.end.min(end));
-            let Ok(added) = self.add_run(&pages_stay, inside, block.len().get().ilog2()) else { continue };
+            let Ok(added) = self.add_run(&pages_stay, inside, block.len().get().ilog2(), wanted.policy)
+            else {
+                continue;
+            };
             drop(pages_stay);
             // If a page could not be read, the caller fills the single page.
             return Ok(added.is_none_or(|reads| self.finish_run(reads).is_ok()));
@@ -131,8 +136,9 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Adds pages in contiguous frames to the cache, as part of a block of this order. None of the pages may
-    /// be in the cache. Returns `None` if the pages are there, or their reads, which the caller passes to
-    /// [`finish_run`](Self::finish_run) after it has released the lock.
+    /// be in the cache. The frames come from the nodes of the NUMA policy of a mapping. Returns `None` if the
+    /// pages are there, or their reads, which the caller passes to [`finish_run`](Self::finish_run) after it
+    /// has released the lock.
     ///
     /// # Errors
     ///
@@ -142,9 +148,11 @@ impl<P: Platform> Mapping<P> {
         pages_go: &RwSemWriteGuard<'_, P>,
         pages: PageRange,
         order: u32,
+        policy: u64,
     ) -> Result<Option<RunReads<P>>, FillError> {
         let charge = self.charge_pages(pages.len())?;
-        let run = Run::alloc_cache(self.files().memory(), self.cache_page(), pages.start, pages.len())?;
+        let run =
+            Run::alloc_cache(self.files().memory(), self.cache_page(), pages.start, pages.len(), policy)?;
         if !self.pager().reads_zeroes() {
             let reads = self.start_run(pages_go, pages, run, order)?;
             charge.keep();

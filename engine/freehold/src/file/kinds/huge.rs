@@ -19,7 +19,7 @@ use crate::{
         HugePageSize, TakeError,
         huge_file::{HugeFile, NotMade},
     },
-    platform::{PageOwner, Platform},
+    platform::{NodeChoice, PageOwner, Platform},
 };
 use core::ops::Range;
 use freehold_sync::{Killed, RwSemReadGuard, RwSemWriteGuard, atomic::Ordering::Relaxed};
@@ -95,8 +95,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Brings a zeroed page into the cache, unless the page is already there. The page comes from the file's
-    /// reservation or from the unreserved pages of the pool. The caller holds the invalidate lock; `index` is
-    /// inside the file.
+    /// reservation or from the unreserved pages of the pool, on the nodes of this policy of a mapping. The
+    /// caller holds the invalidate lock; `index` is inside the file.
     ///
     /// # Locks
     ///
@@ -106,10 +106,11 @@ impl<P: Platform> Mapping<P> {
         pages_stay: &RwSemReadGuard<'_, P>,
         huge: &HugeFile,
         index: PageIndex,
+        policy: u64,
     ) -> Result<(), NotMade> {
         let zeroes = |platform: &P, pfn| platform.zero_frames(pfn, huge.size.level().frames());
         // The mutex keeps other tasks from making the page.
-        self.add_huge(pages_stay, huge, index, zeroes, |page| {
+        self.add_huge(pages_stay, huge, (index, policy), zeroes, |page| {
             page.publish();
         })
     }
@@ -123,12 +124,15 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn insert_huge_page(
         &self,
         index: PageIndex,
+        policy: u64,
         contents: impl FnOnce(&P, Pfn),
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), NotMade> {
         let pages_stay = self.invalidate.read_killable().map_err(FillError::from)?;
         match &self.huge {
-            Some(huge) if index < self.end() => self.add_huge(&pages_stay, huge, index, contents, put),
+            Some(huge) if index < self.end() => {
+                self.add_huge(&pages_stay, huge, (index, policy), contents, put)
+            }
             _ => Err(FillError::BeyondEnd.into()),
         }
     }
@@ -140,7 +144,7 @@ impl<P: Platform> Mapping<P> {
         &self,
         pages_stay: &RwSemReadGuard<'_, P>,
         huge: &HugeFile,
-        index: PageIndex,
+        (index, policy): (PageIndex, u64),
         contents: impl FnOnce(&P, Pfn),
         put: impl FnOnce(&mut NewPage<'_>),
     ) -> Result<(), NotMade> {
@@ -155,11 +159,13 @@ impl<P: Platform> Mapping<P> {
         }
         let reserved = huge.reserves.is_reserved::<P>(index);
         let owner = PageOwner::File(self.file_id());
-        let first = memory.take_huge_page(huge.size, reserved, owner, None).map_err(|error| match error {
-            TakeError::NoHugePage => NotMade::Failed(FillError::NoHugePages),
-            TakeError::Refused => NotMade::Failed(FillError::NoMemory),
-            TakeError::Returning(seen) => NotMade::Returning(seen),
-        })?;
+        let nodes = NodeChoice::of_policy(platform, policy, index.get());
+        let first =
+            memory.take_huge_page(huge.size, reserved, owner, nodes).map_err(|error| match error {
+                TakeError::NoHugePage => NotMade::Failed(FillError::NoHugePages),
+                TakeError::Refused => NotMade::Failed(FillError::NoMemory),
+                TakeError::Returning(seen) => NotMade::Returning(seen),
+            })?;
         let give_back = |reserved| memory.return_huge_page(huge.size, first, reserved);
         // The word is made only now, so that a call that cannot get a page leaves no tree nodes behind.
         let made = word.map_or_else(|| self.cache_word(pages_stay, index), Ok).and_then(|word| {

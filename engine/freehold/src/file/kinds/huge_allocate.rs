@@ -78,7 +78,7 @@ impl<P: Platform> Mapping<P> {
             fresh.insert::<P>(PageRange::one(index))?;
         }
         loop {
-            let made = self.fill_huge(&self.invalidate.read_killable()?, huge, index);
+            let made = self.fill_huge(&self.invalidate.read_killable()?, huge, index, 0);
             match made {
                 Ok(()) => return Ok(()),
                 Err(not_made) => huge.after(self.files().memory(), not_made)?,

@@ -195,7 +195,7 @@ impl<P: Platform> File<P> {
             if let Some(page) = found {
                 return Ok(page);
             }
-            mapping.fill_in(index, Some(&self.readahead), &|| self.window_of_read(index, wanted))?;
+            mapping.fill_in(index, 0, Some(&self.readahead), &|| self.window_of_read(index, wanted))?;
             rounds.again::<P>()?;
         }
     }
@@ -259,7 +259,7 @@ impl<P: Platform> File<P> {
         if wanted.need == Need::NextWindow {
             return Ok(());
         }
-        mapping.fill_in(index, Some(&self.readahead), &|| self.window_of_fault(wanted))
+        mapping.fill_in(index, wanted.policy, Some(&self.readahead), &|| self.window_of_fault(wanted))
     }
 
     /// Returns the window of a fault that does not find its page, and stores it.

@@ -90,17 +90,16 @@ impl<P: Platform> AddressSpace<P> {
         }
         match found.kind(level) {
             Kind::None | Kind::Marker { kind: MarkerKind::UffdWp, .. } => {
+                let wanted = Wanted { policy: vma.policy(), ..Wanted::alone(index) };
                 match self.map_cached(&place, access) {
                     Some(step) => step,
                     // The fill reports that the page is lost.
-                    None if place.mapping().is_lost(index) => {
-                        FaultOutcome::Fill(place.file.clone(), Wanted::alone(index))
-                    }
+                    None if place.mapping().is_lost(index) => FaultOutcome::Fill(place.file.clone(), wanted),
                     // The page left the file after `ask_pager` found it: retry, so that the pager supplies
                     // the page.
                     None if vma.flags().contains(VmFlags::UFFD_MISSING) => FaultOutcome::Retry,
                     None if place.is_private() => self.map_own(&place, access),
-                    None => FaultOutcome::Fill(place.file.clone(), Wanted::alone(index)),
+                    None => FaultOutcome::Fill(place.file.clone(), wanted),
                 }
             }
             Kind::Leaf { flags, .. } if access.write && !flags.contains(PteFlags::WRITE) => {

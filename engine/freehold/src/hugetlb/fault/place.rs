@@ -17,7 +17,7 @@ use crate::{
     fault::outcome::WaitFor,
     file::{File, Mapping},
     hugetlb::{sharing::SharedTablesGuard, state::reserves::Reserves},
-    platform::{PageOwner, Platform},
+    platform::{NodeChoice, PageOwner, Platform},
     space::AddressSpace,
     vma::{Vma, flags::VmFlags},
 };
@@ -142,7 +142,8 @@ impl<P: Platform> AddressSpace<P> {
         let reserves = place.vma.hugetlb().and_then(|own| own.reserves());
         let reservation = reserves.filter(|reserves| reserves.is_reserved::<P>(place.index));
         let owner = PageOwner::Space(self.vm.mmu());
-        let taken = self.vm.memory().take_huge_page(place.size, reservation.is_some(), owner, None);
+        let nodes = NodeChoice::of_policy(self.platform(), place.vma.policy(), place.index.get());
+        let taken = self.vm.memory().take_huge_page(place.size, reservation.is_some(), owner, nodes);
         let pfn = taken.map_err(|error| match error {
             TakeError::NoHugePage => Lacking::Pages,
             TakeError::Refused => NoMemory.into(),
