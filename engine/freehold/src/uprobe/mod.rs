@@ -233,27 +233,26 @@ impl<P: Platform> Mapping<P> {
             return Err(ProbeError::Invalid);
         }
         // The pages under the probe are read without the lock. They stay in the cache as long as `_kept`
-        // lives, unless the file is truncated before the lock is taken.
+        // lives, unless the file is truncated before the lock is taken, or is a direct file.
         let (index, mut rounds) = (PageIndex::of_byte(offset), Rounds::new());
         let (mut content, readable, _kept) = loop {
             if offset.checked_add(len).is_none_or(|end| end > self.size()) {
                 return Err(ProbeError::BeyondEnd);
             }
             let last = PageIndex::of_byte(offset.saturating_add(MAX_BYTES as u64 - 1));
-            let kept = [index, last].map(|index| self.orders_discards().then(|| self.page(index)));
+            // A truncation of a direct file holds locks of the file while it waits for the end of references to
+            // its frames. So the addition keeps no frame of such a file while it waits for a lock.
+            let kept = [index, last].map(|index| match self.orders_discards() {
+                true if self.is_direct() => Some(self.page(index).map(|_| None)),
+                true => Some(self.page(index).map(Some)),
+                false => None,
+            });
             let readable = match &kept {
                 [Some(Err(error)), _] if *error != FillError::BeyondEnd => return Err(unreadable(*error)),
                 [_, Some(Err(_))] => (index + 1).byte() - offset,
                 _ => MAX_BYTES as u64,
             };
             let is_short = matches!(kept[1], Some(Err(_)));
-            // A truncation of a direct file waits for references to its frames, and holds the lock meanwhile.
-            let kept = if self.is_direct() {
-                drop(kept);
-                [const { None }; 2]
-            } else {
-                kept
-            };
             let content = self.content.write();
             let has_last = || is_short || self.has_page(last);
             if !self.orders_discards() || self.has_page(index) && has_last() {

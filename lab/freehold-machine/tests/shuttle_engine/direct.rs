@@ -189,6 +189,26 @@ fn page_is_dirty_until_its_stores_are_persistent() {
     });
 }
 
+/// The truncation waits for references to the frames, and the addition for the truncation's lock.
+#[test]
+fn probe_and_truncation_of_a_direct_file_do_not_wait_for_each_other() {
+    explore("a probe of a direct file concurrent with a truncation", 60, |locking| {
+        let scene = Scene::new(locking);
+        let storage = Storage::new(&scene);
+        let file = storage.file(&scene);
+        map(&scene.process, &file);
+        scene.process.store(&mut scene.machine.cpu(0), page(1), 7u64).unwrap();
+        let added = thread::scope(|scope| {
+            scope.spawn(|| file.mapping().truncate(PAGE).unwrap());
+            scope.spawn(|| file.mapping().add_probe(PAGE, &[0xcc]).is_ok()).join().unwrap()
+        });
+        assert_eq!(file.mapping().remove_probe(PAGE).is_ok(), added);
+        unmap(&scene.process, 0..PAGES as u64);
+        drop(file);
+        scene.end();
+    });
+}
+
 #[test]
 fn c58_frame_returns_to_the_storage_without_users() {
     explore("truncation of a direct file concurrent with munmap, a transfer and stores", 60, |locking| {
