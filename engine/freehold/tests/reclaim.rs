@@ -6,6 +6,7 @@ use crate::support::*;
 use freehold::{
     PageIndex, PageRange,
     call::{Advice, LockFlags},
+    fault::Access,
     file::Zeroes,
     reclaim::{
         Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict,
@@ -43,6 +44,24 @@ fn cached(file: &File<Machine>) -> Vec<u64> {
 
 fn fill_cache(file: &File<Machine>) {
     (0..file.mapping().pages()).for_each(|page| file.mapping().fill(PageIndex::new(page)).unwrap());
+}
+
+/// No kind of pages waits for tests of a kind that has no pages, or has had them all.
+#[test]
+fn one_call_takes_all_pages_of_files() {
+    with_each(|world| {
+        let file = world.file(200);
+        let process = world.process(Locking::default());
+        let at = process.mmap(0, 4 * PAGE, RW, ANON, None, 0).unwrap();
+        for lazy in [0, 4] {
+            fill_cache(&file);
+            for page in 0..lazy {
+                process.space().handle_fault(at + page * PAGE, Access::WRITE).unwrap();
+            }
+            process.madvise(at, 4 * PAGE, Advice::Free).unwrap();
+            assert_eq!(world.engine().reclaim(&ReclaimRequest::pages(200 + lazy)).freed, 200 + lazy);
+        }
+    });
 }
 
 /// A pager whose dirty pages go nowhere.

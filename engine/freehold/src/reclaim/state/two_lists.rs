@@ -37,31 +37,40 @@ pub(super) struct TwoLists {
     too_long: [AtomicU64; PageKind::COUNT],
     /// Recent refaults of pages without a file, and of pages of files.
     costs: [AtomicU64; 2],
+    /// Numbers of pages that may be tested, without a file and of files.
+    testable: [AtomicU64; 2],
 }
 
 impl Default for TwoLists {
     fn default() -> Self {
         let zeroes = || [(); PageKind::COUNT].map(|()| AtomicU64::new(0));
-        TwoLists { active: zeroes(), too_long: zeroes(), costs: [(); 2].map(|()| AtomicU64::new(0)) }
+        let both = || [(); 2].map(|()| AtomicU64::new(0));
+        TwoLists { active: zeroes(), too_long: zeroes(), costs: both(), testable: both() }
     }
 }
 
-/// Returns the place of a kind in `costs`.
+/// Returns the place of a kind in `costs` and `testable`.
 fn cost_of(kind: PageKind) -> usize {
     usize::from(kind == PageKind::File)
 }
 
 impl TwoLists {
-    /// Returns true if the kinds with the costs of `kind` have their share of the tests.
+    /// Returns true if the kinds with the costs of `kind` have their share of the tests, and others do not.
     fn has_share(&self, kind: PageKind, tested: &Tested) -> bool {
         let [anon, shared, file] = tested.pages;
-        let (done, all) = match kind {
-            PageKind::File => (file, anon + shared + file),
-            PageKind::Anonymous | PageKind::Shared => (anon + shared, anon + shared + file),
+        let done = [anon + shared, file];
+        let (own, other) = (cost_of(kind), 1 - cost_of(kind));
+        let pages = self.testable.each_ref().map(|pages| pages.load(Relaxed));
+        if done[own] <= SLACK || done[other] >= pages[other] {
+            return false;
+        }
+        // Of two kinds with the same number of pages, the one that is twice as expensive gets half as many
+        // tests.
+        let costs = self.costs.each_ref().map(|cost| cost.load(Relaxed) + 1);
+        let weight = |a: usize, b: usize| {
+            u128::from(done[a]).saturating_mul(u128::from(costs[a])).saturating_mul(u128::from(pages[b]))
         };
-        let [own, other] = [cost_of(kind), 1 - cost_of(kind)].map(|at| self.costs[at].load(Relaxed) + 1);
-        // A kind that is twice as expensive gets half as many tests.
-        done > SLACK && u128::from(done) * u128::from(own + other) > u128::from(all) * u128::from(other)
+        weight(own, other) > weight(other, own)
     }
 }
 
@@ -93,12 +102,16 @@ impl Policy for TwoLists {
         let kinds = [PageKind::Anonymous, PageKind::Shared, PageKind::File];
         let pages: u64 = kinds.map(|kind| population.of(kind)).iter().sum();
         let ratio = (10 * (pages >> 18)).isqrt().max(1);
+        let mut testable = [0; 2];
         for kind in kinds {
             let active = population.with(kind, ACTIVE);
             let inactive = population.of(kind).saturating_sub(active);
             self.active[kind as usize].store(active, Relaxed);
-            self.too_long[kind as usize].store(u64::from(active > inactive.saturating_mul(ratio)), Relaxed);
+            let too_long = active > inactive.saturating_mul(ratio);
+            self.too_long[kind as usize].store(u64::from(too_long), Relaxed);
+            testable[cost_of(kind)] += inactive + if too_long { active } else { 0 };
         }
+        self.testable.iter().zip(testable).for_each(|(word, pages)| word.store(pages, Relaxed));
         // Old refaults count less and less.
         self.costs.iter().for_each(|cost| cost.store(cost.load(Relaxed) / 2, Relaxed));
     }
