@@ -61,6 +61,7 @@ mod simulate {
         Usual { experiment: "page-fault", machine: "e5-2690v4", changes: &[], mib: 4, turn: 1 },
         Usual { experiment: "mmap-churn", machine: "e5-2690v4", changes: &[], mib: 1024, turn: 2000 },
         Usual { experiment: "file-reads", machine: "e5-2690v4", changes: &[], mib: 16, turn: 2000 },
+        Usual { experiment: "reclaim", machine: "e5-2690v4", changes: &[], mib: 16, turn: 8000 },
         Usual { experiment: "writers", machine: "epyc-9654", changes: APART, mib: 1024, turn: 160 },
     ];
 

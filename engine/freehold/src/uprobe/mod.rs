@@ -240,8 +240,8 @@ impl<P: Platform> Mapping<P> {
                 return Err(ProbeError::BeyondEnd);
             }
             let last = PageIndex::of_byte(offset.saturating_add(MAX_BYTES as u64 - 1));
-            // A truncation of a direct file holds locks of the file while it waits for the end of references to
-            // its frames. So the addition keeps no frame of such a file while it waits for a lock.
+            // A truncation of a direct file holds locks of the file while it waits for the end of references
+            // to its frames. So the addition keeps no frame of such a file while it waits for a lock.
             let kept = [index, last].map(|index| match self.orders_discards() {
                 true if self.is_direct() => Some(self.page(index).map(|_| None)),
                 true => Some(self.page(index).map(Some)),

@@ -25,6 +25,7 @@ mod munmap_hold;
 mod munmap_stall;
 mod page_fault;
 pub(crate) mod published;
+mod reclaim;
 mod registry;
 mod single;
 mod tasks;

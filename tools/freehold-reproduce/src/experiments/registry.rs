@@ -3,11 +3,11 @@
 
 use super::{
     Experiment, fault_throughput, file_reads, hugetlb, i_mmap, mmap_churn, munmap_hold, munmap_stall,
-    page_fault, writers,
+    page_fault, reclaim, writers,
 };
 
 /// All experiments, in the order of the steps.
-pub const ALL: [&dyn Experiment; 9] = [
+pub const ALL: [&dyn Experiment; 10] = [
     &munmap_hold::MunmapHold,
     &munmap_stall::MunmapStall,
     &fault_throughput::FaultThroughput,
@@ -17,4 +17,5 @@ pub const ALL: [&dyn Experiment; 9] = [
     &mmap_churn::MmapChurn,
     &writers::Writers,
     &file_reads::FileReads,
+    &reclaim::Reclaim,
 ];

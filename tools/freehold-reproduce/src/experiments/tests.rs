@@ -181,6 +181,18 @@ fn file_reads() {
 }
 
 #[test]
+fn reclaim() {
+    let found = run("reclaim");
+    let [beside, cost] = ["beside 4 threads", "cost of taking"].map(|title| table(&found, title));
+    for policy in ["clock", "two lists", "generations"] {
+        assert!(median(beside, policy, "pages visited/s") > 0.0);
+        assert!(median(beside, policy, "device busy") > 0.0);
+        assert!(median(cost, policy, "frames visited/page") >= 1.0);
+        assert!(median(cost, policy, "by 8 spaces") > 0.0);
+    }
+}
+
+#[test]
 fn writers() {
     let found = run("writers");
     assert_eq!((found.tables.len(), found.plots.len()), (1, 1), "there is more than the table of rates");
