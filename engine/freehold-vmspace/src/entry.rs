@@ -51,11 +51,26 @@ impl<P: Platform> VmSpace<P> {
     /// uses the old entry, and the frame's dirty bit records every store through the entry.
     pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather(VaRange::entry(address, level));
+        let taken = self.gather_entry(address, level, pfn, instead, &mut gather);
+        gather.finish();
+        taken
+    }
+
+    /// Replaces an entry like [`take_entry`](Self::take_entry), but leaves the flush and the release of the
+    /// frame to `gather`, which has room for a frame.
+    pub fn gather_entry<const FRAMES: usize>(
+        &self,
+        address: VirtAddr,
+        level: Level,
+        pfn: Pfn,
+        instead: Pte<P::Format>,
+        gather: &mut VmGather<'_, P, FRAMES>,
+    ) -> bool {
         let taken = self.with_entry(address, level, pfn, |leaf| {
             // A write protection by a userfaultfd outlives the page: a marker keeps it.
             let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
             let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
-            let old = leaf.replace(instead, &mut gather);
+            let old = leaf.replace(instead, gather);
             let frame = self.platform().frame(pfn);
             if level == Level::Pte {
                 self.count_page(frame.kind(), -1);
@@ -70,7 +85,6 @@ impl<P: Platform> VmSpace<P> {
             }
             gather.add_unmapped(if written { what.dirty() } else { what });
         });
-        gather.finish();
         taken.is_some()
     }
 

@@ -239,6 +239,16 @@ impl<P: Platform> VmSpace<P> {
         Ok(Gather::announced(&self.tlb, Some(&self.gathers), range, heard))
     }
 
+    /// Returns a gather for changes anywhere in this space, for a caller that unmaps pages of many spaces and
+    /// flushes each space once. Returns `None` if the space has a listener, which hears about ranges.
+    ///
+    /// # Locks
+    ///
+    /// The locks that [`gather`](Self::gather) requires.
+    pub fn batch_gather<const FRAMES: usize>(&self) -> Option<VmGather<'_, P, FRAMES>> {
+        (!self.has_listeners()).then(|| Gather::new(&self.tlb, &self.gathers))
+    }
+
     /// Returns a gather like [`gather`](Self::gather) for a range that no other gather can touch until the
     /// returned gather is finished.
     #[inline]

@@ -4,7 +4,7 @@
 
 use crate::support::*;
 use freehold::{
-    PageIndex, PageRange,
+    PageIndex, PageRange, UserRange,
     call::{Advice, LockFlags},
     fault::Access,
     file::Zeroes,
@@ -12,6 +12,7 @@ use freehold::{
         Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict,
     },
     remote::PinFlags,
+    space::{Listener, Refused},
 };
 use std::sync::{Arc, Mutex};
 
@@ -131,20 +132,69 @@ fn mapped_pages_go_from_every_process() {
             .iter()
             .map(|process| process.mmap(0, 8 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap())
             .collect();
-        let mut cpu = world.machine.cpu(0);
-        for (process, at) in processes.iter().zip(&at) {
+        // The CPUs keep their translations until a flush.
+        let mut cpus = [0, 1, 2].map(|number| world.machine.cpu(number));
+        for ((process, at), cpu) in processes.iter().zip(&at).zip(&mut cpus) {
             for page in 0..8 {
-                assert_eq!(process.load::<u64>(&mut cpu, at + page * PAGE), Ok(Disk::number(page)));
+                assert_eq!(process.load::<u64>(cpu, at + page * PAGE), Ok(Disk::number(page)));
             }
         }
         let freed = reclaim_all(world).freed;
         assert_eq!((freed, cached(&file)), (8, vec![]));
-        for (process, at) in processes.iter().zip(&at) {
+        for ((process, at), cpu) in processes.iter().zip(&at).zip(&mut cpus) {
             assert_eq!(process.rss().file, 0);
-            assert_eq!(process.load::<u64>(&mut cpu, at + 3 * PAGE), Ok(Disk::number(3)));
+            assert_eq!(process.load::<u64>(cpu, at + 3 * PAGE), Ok(Disk::number(3)));
             process.check();
         }
     });
+}
+
+#[test]
+fn batch_of_pages_needs_one_flush_for_each_space() {
+    let world = with(ReclaimPolicy::Clock);
+    let files = [16, 16].map(|pages| world.file(pages));
+    let processes = [(); 3].map(|()| world.process(Locking::default()));
+    for process in &processes {
+        for file in &files {
+            let at = process.mmap(0, 16 * PAGE, RW, MapFlags::SHARED, Some(file), 0).unwrap();
+            process.madvise(at, 16 * PAGE, Advice::PopulateRead).unwrap();
+        }
+    }
+    let before = world.machine.flushes();
+    let reclaimed = reclaim_all(&world);
+    assert_eq!((reclaimed.freed, world.machine.flushes() - before), (32, 3), "{reclaimed:?}");
+    drop((files, processes));
+    world.end();
+}
+
+#[test]
+fn space_with_a_listener_is_flushed_for_each_entry() {
+    struct Heard(Mutex<Vec<UserRange>>);
+    impl Listener for Heard {
+        fn range_start(&self, range: UserRange) {
+            self.0.lock().unwrap().push(range);
+        }
+        fn try_range_start(&self, range: UserRange) -> Result<(), Refused> {
+            self.range_start(range);
+            Ok(())
+        }
+        fn range_end(&self, _: UserRange) {}
+        fn release(&self) {}
+    }
+    let world = with(ReclaimPolicy::Clock);
+    let (file, process) = (world.file(4), world.process(Locking::default()));
+    let at = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+    process.madvise(at, 4 * PAGE, Advice::PopulateRead).unwrap();
+    let heard = Arc::new(Heard(Mutex::default()));
+    let id = process.register_listener(heard.clone()).unwrap();
+    assert_eq!(reclaim_all(&world).freed, 4);
+    let mut ranges = std::mem::take(&mut *heard.0.lock().unwrap());
+    ranges.sort_unstable_by_key(|range| range.start());
+    let pages = (0..4).map(|page| UserRange::new(at + page * PAGE, at + (page + 1) * PAGE));
+    assert_eq!(ranges, pages.collect::<Vec<_>>());
+    process.unregister_listener(id);
+    drop((file, process));
+    world.end();
 }
 
 #[test]

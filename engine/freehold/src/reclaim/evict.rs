@@ -1,16 +1,23 @@
-//! Taking a page away that the policy gave up: [`Evictor`].
+//! Taking pages away that the policy gave up: [`Evictor`].
 //!
 //! ```text
 //! find      the page by its frame, with a reference (rmap/walk.rs)
+//! collect   a batch of pages of files
 //! unmap     every entry, under the lock of the frame; a page of locked memory stays
+//! flush     the TLBs, once for each address space (batch.rs)
 //! dirty?    a write of the page begins, and the page stays until a later visit
 //! drop      the page leaves the cache of its file, unless it is in use (file/change/drop_clean.rs)
 //! ```
 //!
 //! Consecutive pages of a file are dropped together. Every step checks under its own lock that the page is
-//! still in the frame and may go. A task that begins to use the page between two steps keeps it.
+//! still in the frame and may go. A task that begins to use the page between two steps keeps it. An anonymous
+//! page is not collected: it goes at once, or stays.
 
-use super::sweep::Reclaimed;
+use super::{
+    batch::{BATCH, Flushes, Homes, home_of},
+    state::policy::{Age, PageKind},
+    sweep::Reclaimed,
+};
 use crate::{
     Pfn, VirtAddr,
     counted::Counted,
@@ -20,114 +27,146 @@ use crate::{
     rmap::walk::{AnyRmapRoot, Page},
     vma::flags::VmFlags,
 };
-use freehold_pagetable::{Kind, Level, Pte, VaRange};
+use arrayvec::ArrayVec;
+use freehold_pagetable::{Kind, Level, VaRange};
 use freehold_vmspace::{Discardable, PAGE_SIZE, PageIndex, PageRange, UserRange};
 
 /// Result of an attempt to evict a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evicted {
-    /// The page is gone, or leaves the cache with the next [`flush`](Evictor::flush).
+    /// The page is gone.
     Gone,
+    /// The page waits in a batch; [`finish_batch`](Evictor::finish_batch) decides about it.
+    Collected,
     /// The page stays until its write has ended.
     Writing,
     /// The page stays.
     Kept,
 }
 
-/// Evicts pages, and collects those that leave the cache of a file together.
+/// A page that the policy gave up.
+#[derive(Clone, Copy)]
+pub(super) struct GivenUp {
+    pub pfn: Pfn,
+    pub kind: PageKind,
+    /// The age of the page when the policy gave it up.
+    pub age: Age,
+}
+
+/// Evicts pages, and collects pages of files to unmap them together.
 pub(super) struct Evictor<'e, P: Platform> {
     engine: &'e Engine<P>,
-    /// Unmapped, clean pages of a file, which wait to be dropped.
-    run: Option<(Counted<Mapping<P>>, PageRange)>,
+    /// The pages of the batch, with references.
+    batch: ArrayVec<(Page<'e, P>, GivenUp), BATCH>,
 }
 
 impl<'e, P: Platform> Evictor<'e, P> {
     pub fn new(engine: &'e Engine<P>) -> Self {
-        Evictor { engine, run: None }
+        Evictor { engine, batch: ArrayVec::new() }
     }
 
-    /// Returns the number of pages that wait to be dropped.
+    /// Returns the number of pages in the batch.
     pub fn pending(&self) -> u64 {
-        self.run.as_ref().map_or(0, |(_, pages)| pages.len().get())
+        self.batch.len() as u64
     }
 
-    /// Drops the collected pages from the cache of their file.
-    pub fn flush(&mut self, reclaimed: &mut Reclaimed) {
-        if let Some((mapping, pages)) = self.run.take() {
-            let dropped = mapping.drop_clean(pages);
-            reclaimed.freed += dropped;
-            reclaimed.kept += pages.len().get() - dropped;
-        }
+    /// Returns true if the batch has no room for another page.
+    pub fn is_full(&self) -> bool {
+        self.batch.is_full()
     }
 
-    /// Takes the page in a frame away, if it can go.
-    pub fn evict(&mut self, pfn: Pfn, reclaimed: &mut Reclaimed) -> Evicted {
-        let evicted = match self.engine.page_if_free(pfn) {
-            Some(page) if page.level() == Level::Pte => self.evict_page(page, reclaimed),
+    /// Takes the page away, or adds it to the batch, if it can go. The batch has room.
+    pub fn evict(&mut self, page: GivenUp, reclaimed: &mut Reclaimed) -> Evicted {
+        let evicted = match self.engine.page_if_free(page.pfn) {
+            Some(found) if found.level() == Level::Pte => self.evict_page(found, page, reclaimed),
             _ => Evicted::Kept,
         };
         reclaimed.kept += u64::from(evicted == Evicted::Kept);
         evicted
     }
 
-    fn evict_page(&mut self, page: Page<'_, P>, reclaimed: &mut Reclaimed) -> Evicted {
-        if page.frame().is_anon() {
-            let freed = discard(page);
+    fn evict_page(&mut self, found: Page<'e, P>, page: GivenUp, reclaimed: &mut Reclaimed) -> Evicted {
+        if found.frame().is_anon() {
+            let freed = discard(found);
             reclaimed.freed += freed;
             return if freed > 0 { Evicted::Gone } else { Evicted::Kept };
         }
-        let (pfn, offset) = (page.pfn(), page.index());
-        let AnyRmapRoot::File(home) = page.home() else { return Evicted::Kept };
-        // Fails if the file is about to be freed, which frees its pages.
-        let Some(mapping) = home.hold_mapping() else { return Evicted::Kept };
-        let index = mapping.index_of(offset);
-        if !mapping.has_store() || !unmap(&page) {
-            return Evicted::Kept;
-        }
-        let dirty = self.engine.platform().frame(pfn).is_dirty() || mapping.may_be_dirty(index);
-        drop(page);
-        if dirty {
-            let begun = mapping.start_write(index);
-            reclaimed.writing += begun;
-            return Evicted::Writing;
-        }
-        self.drop_later(mapping, index, reclaimed);
-        Evicted::Gone
+        self.batch.push((found, page));
+        Evicted::Collected
     }
 
-    /// Adds an unmapped page to the pages that are dropped together.
-    fn drop_later(&mut self, mapping: Counted<Mapping<P>>, index: PageIndex, reclaimed: &mut Reclaimed) {
-        self.engine.files().reclaim.add_ghost(mapping.key(), index);
-        match &mut self.run {
-            Some((last, pages)) if Counted::ptr_eq(last, &mapping) && pages.end == index => {
-                pages.end = index + 1;
+    /// Takes the pages of the batch away, if they can go. Calls `stays` for each page that stays.
+    pub fn finish_batch(&mut self, reclaimed: &mut Reclaimed, mut stays: impl FnMut(GivenUp, Evicted)) {
+        while !self.batch.is_empty() {
+            let mut clean = ArrayVec::<_, BATCH>::new();
+            for (page, file) in self.unmap_some() {
+                let Some((mapping, index)) = file else {
+                    reclaimed.kept += 1;
+                    stays(page, Evicted::Kept);
+                    continue;
+                };
+                if self.engine.platform().frame(page.pfn).is_dirty() || mapping.may_be_dirty(index) {
+                    reclaimed.writing += mapping.start_write(index);
+                    stays(page, Evicted::Writing);
+                } else {
+                    clean.push((mapping, index));
+                }
             }
-            _ => {
-                self.flush(reclaimed);
-                self.run = Some((mapping, PageRange::one(index)));
+            self.drop_pages(clean, reclaimed);
+        }
+    }
+
+    /// Unmaps pages of the batch and removes them from it. Returns each page, with its file and its index
+    /// there if it is unmapped. No processor can use an unmapped page when this returns, and the page has no
+    /// reference of this task.
+    fn unmap_some(&mut self) -> ArrayVec<(GivenUp, Option<Unmapped<P>>), BATCH> {
+        let mut unmapped = ArrayVec::new();
+        let homes = Homes::try_lock(self.batch.iter().map(|(page, _)| page));
+        let mut flushes = Flushes::new();
+        for (page, given_up) in &self.batch {
+            if flushes.is_full() {
+                break;
             }
+            let file = home_of(page).and_then(|home| {
+                let lookups = homes.of(home)?;
+                // `None` if the file is about to be freed, which frees its pages. The reference outlives the
+                // locks, because the last one must not be dropped under the lock of the home.
+                let mapping = home.mapping(lookups).filter(|mapping| mapping.has_store())?;
+                let index = mapping.index_of(page.index());
+                flushes
+                    .unmap(page, lookups)
+                    .then(|| home.hold_mapping_within(lookups))?
+                    .map(|file| (file, index))
+            });
+            unmapped.push((*given_up, file));
+        }
+        flushes.finish();
+        drop(homes);
+        self.batch.drain(..unmapped.len());
+        unmapped
+    }
+
+    /// Drops clean, unmapped pages from the caches of their files.
+    fn drop_pages(&self, mut clean: ArrayVec<Unmapped<P>, BATCH>, reclaimed: &mut Reclaimed) {
+        let state = &self.engine.files().reclaim;
+        clean.sort_unstable_by_key(|(mapping, index)| (mapping.key(), *index));
+        let mut rest = &clean[..];
+        while let Some((mapping, first)) = rest.first() {
+            let is_next = |(n, (file, index)): (u64, &Unmapped<P>)| {
+                Counted::ptr_eq(file, mapping) && *index == *first + n
+            };
+            let len = (0..).zip(rest).take_while(|page| is_next(*page)).count();
+            rest[..len].iter().for_each(|(_, index)| state.add_ghost(mapping.key(), *index));
+            let dropped = mapping.drop_clean(PageRange::new(*first, *first + len as u64));
+            reclaimed.freed += dropped;
+            reclaimed.kept += len as u64 - dropped;
+            rest = &rest[len..];
         }
     }
 }
 
-/// Removes every entry that maps a page of a file. Returns false if the page stays mapped: its memory is
-/// locked, or a lock is taken.
-fn unmap<P: Platform>(page: &Page<'_, P>) -> bool {
-    if page.frame().maps() == 0 {
-        return true;
-    }
-    let Some(_identity) = page.try_lock() else { return false };
-    let mut stays = false;
-    let visited = page.is_at_home()
-        && page.try_each_place(|place| {
-            if place.vma.flags().contains(VmFlags::LOCKED) {
-                stays = true;
-            } else if !stays {
-                place.vm.take_entry(VirtAddr::new(place.range.start()), Level::Pte, page.pfn(), Pte::NONE);
-            }
-        });
-    visited && !stays && page.frame().maps() == 0
-}
+/// A page of a file without entries.
+type Unmapped<P> = (Counted<Mapping<P>>, PageIndex);
 
 /// Frees an anonymous page whose contents are not needed: it was freed lazily, or is droppable. Returns the
 /// number of freed pages. A huge page is freed as a whole if none of it is needed.

@@ -20,9 +20,10 @@
 //! [`Platform::memory_short`](crate::platform::Platform::memory_short), and by a task of the embedder that
 //! runs before memory is short.
 //!
-//! `state/` has the policies; a new policy is a file there. `sweep.rs` visits frames, and `evict.rs` takes
-//! pages away. `tests/reclaim.rs` has the tests.
+//! `state/` has the policies; a new policy is a file there. `sweep.rs` visits frames, `evict.rs` takes pages
+//! away, and `batch.rs` unmaps pages with one flush for each address space. `tests/reclaim.rs` has the tests.
 
+mod batch;
 mod evict;
 pub(crate) mod state;
 mod sweep;

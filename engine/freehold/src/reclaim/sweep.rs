@@ -1,7 +1,7 @@
 //! The visit of memory: tests the pages that the policy chooses, and evicts those that it gives up.
 
 use super::{
-    evict::{Evicted, Evictor},
+    evict::{Evicted, Evictor, GivenUp},
     state::policy::{Age, PageKind, Population, Step, Tested, Verdict},
 };
 use crate::{Pfn, engine::Engine, platform::Platform};
@@ -128,6 +128,7 @@ impl<P: Platform> Engine<P> {
             most,
             last_found: 0,
             last_test: 0,
+            found: Population::default(),
             evictor: Evictor::new(self),
         };
         while !sweep.is_done() && !sweep.is_idle(all) {
@@ -136,7 +137,8 @@ impl<P: Platform> Engine<P> {
             self.files().reclaim.put_back(rest);
             P::cond_resched();
         }
-        sweep.finish()
+        self.files().reclaim.add_evicted(sweep.reclaimed.freed);
+        sweep.reclaimed
     }
 }
 
@@ -152,6 +154,8 @@ struct Sweep<'s, P: Platform> {
     last_found: u64,
     /// Number of visited frames at the last test of a page.
     last_test: u64,
+    /// The pages of the chunk that stay.
+    found: Population,
     evictor: Evictor<'s, P>,
 }
 
@@ -171,7 +175,6 @@ impl<P: Platform> Sweep<'_, P> {
 
     /// Visits frames until the request is fulfilled. Returns the rest of the frames.
     fn chunk(&mut self, mut chunk: Range<u64>) -> Range<u64> {
-        let mut found = Population::default();
         while !self.is_done()
             && let Some(pfn) = chunk.next().map(Pfn::new)
         {
@@ -186,11 +189,11 @@ impl<P: Platform> Sweep<'_, P> {
             }
             self.last_found = self.reclaimed.visited;
             if let Some(age) = self.page(pfn, kind, glance) {
-                found.pages[kind as usize][usize::from(age.number())] += 1;
+                count(&mut self.found, kind, age);
             }
         }
-        self.evictor.flush(&mut self.reclaimed);
-        self.engine.files().reclaim.add_found(&found);
+        self.finish_batch();
+        self.engine.files().reclaim.add_found(&core::mem::take(&mut self.found));
         chunk
     }
 
@@ -224,20 +227,46 @@ impl<P: Platform> Sweep<'_, P> {
         let accessed = self.engine.was_accessed(pfn).unwrap_or(true);
         match state.policy().tested(kind, age, accessed) {
             Verdict::Keep(new) => keep(new),
-            Verdict::Evict => match self.evictor.evict(pfn, &mut self.reclaimed) {
-                Evicted::Gone => None,
-                Evicted::Writing => Some(age),
-                Evicted::Kept => keep(state.policy().kept(kind, age)),
-            },
+            Verdict::Evict => self.evict(GivenUp { pfn, kind, age }),
         }
     }
 
-    /// Ends the call.
-    fn finish(mut self) -> Reclaimed {
-        self.evictor.flush(&mut self.reclaimed);
-        self.engine.files().reclaim.add_evicted(self.reclaimed.freed);
-        self.reclaimed
+    /// Evicts a page that the policy gave up. Returns its age if the page stays.
+    fn evict(&mut self, page: GivenUp) -> Option<Age> {
+        if self.evictor.is_full() {
+            self.finish_batch();
+        }
+        match self.evictor.evict(page, &mut self.reclaimed) {
+            Evicted::Gone | Evicted::Collected => None,
+            stayed => Some(settle(self.engine, page, stayed)),
+        }
     }
+
+    /// Takes the collected pages away.
+    fn finish_batch(&mut self) {
+        let (engine, found) = (self.engine, &mut self.found);
+        self.evictor.finish_batch(&mut self.reclaimed, |page, stayed| {
+            count(found, page.kind, settle(engine, page, stayed));
+        });
+    }
+}
+
+/// Counts a page that stays.
+fn count(found: &mut Population, kind: PageKind, age: Age) {
+    found.pages[kind as usize][usize::from(age.number())] += 1;
+}
+
+/// Gives a page that could not go an age. Returns the age.
+fn settle<P: Platform>(engine: &Engine<P>, page: GivenUp, stayed: Evicted) -> Age {
+    if stayed != Evicted::Kept {
+        return page.age;
+    }
+    let age = engine.files().reclaim.policy().kept(page.kind, page.age);
+    let frame = engine.platform().frame(page.pfn);
+    if let Some(glance) = frame.glance() {
+        frame.set_age(glance, age.byte());
+    }
+    age
 }
 
 /// Returns the kind of a page for policies.

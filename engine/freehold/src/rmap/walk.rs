@@ -243,23 +243,6 @@ impl<P: Platform> Page<'_, P> {
         }
     }
 
-    /// Calls `f` for every place of the page, like [`each_place`](Self::each_place). Returns false without a
-    /// call if the home's lock is taken.
-    pub fn try_each_place(&self, mut f: impl FnMut(&Mapper<'_, P, Vma<P>>)) -> bool {
-        let pages = PageRange::one(self.index);
-        match &self.home {
-            AnyRmapRoot::Anon(home) => {
-                let Some(lookups) = home.try_read() else { return false };
-                lookups.mappers(pages).for_each(|mapper| f(&mapper));
-            }
-            AnyRmapRoot::File(home) => {
-                let Some(lookups) = home.try_read() else { return false };
-                lookups.mappers(pages).for_each(|mapper| f(&mapper));
-            }
-        }
-        true
-    }
-
     /// Locks the frame if it is not locked.
     pub fn try_lock(&self) -> Option<WordGuard<'_, P>> {
         self.engine.memory().try_lock_frame(self.pfn)

@@ -125,7 +125,12 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     ///
     /// The tree's lock for reading.
     pub fn hold_mapping(&self) -> Option<Counted<W::Owner<P>>> {
-        let _stays = self.read();
+        self.hold_mapping_within(&self.read())
+    }
+
+    /// Returns a reference to the file like [`hold_mapping`](Self::hold_mapping), for a caller that has the
+    /// lock.
+    pub fn hold_mapping_within(&self, _lookups: &RmapReadGuard<'_, P, W>) -> Option<Counted<W::Owner<P>>> {
         let mapping = NonNull::new(self.mapping.load(Acquire))?;
         // SAFETY: the pointer came from `as_ptr`, and the file is alive as long as the lock is held, as in
         // `mapping`.
