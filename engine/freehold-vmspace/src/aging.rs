@@ -7,7 +7,7 @@
 //! write-protects file pages. `tests/reports/usage.rs` of `freehold` tests aging. A further kind of aging is
 //! a variant of [`Aging`] with its case in `aged`.
 
-use crate::{UserRange, VmGather, VmSpace, platform::Platform};
+use crate::{RssKind, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
     Kind, LargeLeafPolicy, LeafGuard, Level, NotCached, Pfn, Pte, PteFlags, PteGuard, StaleTranslations,
@@ -19,29 +19,51 @@ use freehold_pagetable::{
 pub enum Aging {
     /// The page was accessed.
     Accessed,
-    /// The page was accessed, if only one entry maps it.
-    AccessedIfUnshared,
+    /// The page was accessed, if only one entry maps it. The page gets an old [age](crate::frame::age).
+    Cold(OldAges),
     /// The contents of anonymous memory are needed. After the engine has forgotten this, the page counts as
-    /// clean and as not accessed. As on Linux, a page is unchanged if its record is dirty and several entries
-    /// map it.
-    LazyFree,
+    /// clean and as not accessed, and has an old age. As on Linux, a page is unchanged if its record is dirty
+    /// and several entries map it.
+    LazyFree(OldAges),
+}
+
+/// The ages of pages that reclaim takes next, by the kind of the page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OldAges {
+    /// The age of anonymous pages.
+    pub anon: u8,
+    /// The age of pages of shared memory.
+    pub shmem: u8,
+    /// The age of pages of files.
+    pub file: u8,
+}
+
+impl OldAges {
+    /// Returns the age for a kind of pages.
+    fn of(&self, kind: RssKind) -> u8 {
+        match kind {
+            RssKind::Anon => self.anon,
+            RssKind::Shmem => self.shmem,
+            RssKind::File => self.file,
+        }
+    }
 }
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
     /// Forgets `what` for every page in `range`. Pages keep their contents and their rights.
     ///
-    /// Flushes, so that a later access is recorded. Only [`Aging::AccessedIfUnshared`], which is a hint, does
-    /// not flush: see `Engine::referenced`.
+    /// Flushes, so that a later access is recorded. [`Aging::Cold`], which is a hint, does not flush: see
+    /// `Engine::referenced`.
     ///
     /// A huge page at an edge of the range is split if one entry maps it, and is otherwise unchanged, as on
     /// Linux. If there is no memory to split a huge page, the walk ends there, because the bits are only
     /// hints.
     pub fn age(&self, range: UserRange, what: Aging) {
-        if what != Aging::LazyFree {
+        if !matches!(what, Aging::LazyFree(_)) {
             self.clear_young(range.va());
         }
-        if what == Aging::AccessedIfUnshared {
+        if matches!(what, Aging::Cold(_)) {
             return self.age_in(range, what, &mut NotCached);
         }
         let mut gather: VmGather<'_, P, 1> = self.gather(range.va());
@@ -84,11 +106,23 @@ fn aged<P: Platform>(platform: &P, what: Aging, level: Level, pte: Pte<P::Format
     }
     let lost = match what {
         Aging::Accessed => PteFlags::ACCESSED,
-        Aging::AccessedIfUnshared if platform.frame(pfn).maps() == 1 => PteFlags::ACCESSED,
-        Aging::LazyFree if free_lazily(platform, pfn, level) => PteFlags::ACCESSED | PteFlags::DIRTY,
-        Aging::AccessedIfUnshared | Aging::LazyFree => return pte,
+        Aging::Cold(old) if platform.frame(pfn).maps() == 1 => {
+            (0..level.frames()).for_each(|n| make_old(platform, pfn.add(n), &old));
+            PteFlags::ACCESSED
+        }
+        Aging::LazyFree(old) if free_lazily(platform, pfn, level) => {
+            (0..level.frames()).for_each(|n| make_old(platform, pfn.add(n), &old));
+            PteFlags::ACCESSED | PteFlags::DIRTY
+        }
+        Aging::Cold(_) | Aging::LazyFree(_) => return pte,
     };
     pte.with_flags(level, flags - lost)
+}
+
+/// Gives a mapped page an old age. The lock of the entry's table is held.
+fn make_old<P: Platform>(platform: &P, pfn: Pfn, old: &OldAges) {
+    let frame = platform.frame(pfn);
+    frame.make_old(old.of(frame.kind()));
 }
 
 /// Records that the contents of the frames of an entry are not needed. Returns false and records nothing if

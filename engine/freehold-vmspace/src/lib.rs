@@ -76,7 +76,7 @@ mod write_protect;
 mod zap;
 
 #[doc(hidden)]
-pub use aging::Aging;
+pub use aging::{Aging, OldAges};
 pub use copy::{Fork, ForkGather};
 pub use copy_on_write::{ReadOnly, StoreOutcome};
 pub use error::NoMemory;

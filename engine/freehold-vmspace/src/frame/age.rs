@@ -80,6 +80,19 @@ impl Frame {
         self.word.store(with_age(self.word.load(Relaxed), age), Relaxed);
     }
 
+    /// Sets the age of a page that is not expected to be used soon, and forgets that calls have read or
+    /// written it. The caller has a reference, or the lock of a table that maps the page. Does nothing if the
+    /// word changes during the call.
+    #[inline]
+    pub fn make_old(&self, age: u8) {
+        let word = self.word.load(Relaxed);
+        let new = with_age(word & !AGAIN, age);
+        if new != word {
+            // Relaxed, as in `set_age`.
+            _ = self.word.compare_exchange(word, new, Relaxed, Relaxed);
+        }
+    }
+
     /// Sets the age of a page. Does nothing if the word has changed since `seen` was read.
     #[inline]
     pub fn set_age(&self, seen: Glance, age: u8) {

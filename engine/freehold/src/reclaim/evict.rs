@@ -105,14 +105,14 @@ impl<'e, P: Platform> Evictor<'e, P> {
                     stays(page, Evicted::Kept);
                     continue;
                 };
-                if self.engine.platform().frame(page.pfn).is_dirty() || mapping.may_be_dirty(index) {
-                    reclaimed.writing += mapping.start_write(index);
+                if is_dirty(&mapping, index, page.pfn) {
+                    reclaimed.writing += mapping.start_writes(PageRange::one(index));
                     stays(page, Evicted::Writing);
                 } else {
                     clean.push((mapping, index));
                 }
             }
-            self.drop_pages(clean, reclaimed);
+            drop_pages(clean, reclaimed);
         }
     }
 
@@ -145,24 +145,53 @@ impl<'e, P: Platform> Evictor<'e, P> {
         self.batch.drain(..unmapped.len());
         unmapped
     }
+}
 
-    /// Drops clean, unmapped pages from the caches of their files.
-    fn drop_pages(&self, mut clean: ArrayVec<Unmapped<P>, BATCH>, reclaimed: &mut Reclaimed) {
-        let state = &self.engine.files().reclaim;
-        clean.sort_unstable_by_key(|(mapping, index)| (mapping.key(), *index));
-        let mut rest = &clean[..];
-        while let Some((mapping, first)) = rest.first() {
-            let is_next = |(n, (file, index)): (u64, &Unmapped<P>)| {
-                Counted::ptr_eq(file, mapping) && *index == *first + n
-            };
-            let len = (0..).zip(rest).take_while(|page| is_next(*page)).count();
-            rest[..len].iter().for_each(|(_, index)| state.add_ghost(mapping.key(), *index));
-            let dropped = mapping.drop_clean(PageRange::new(*first, *first + len as u64));
-            reclaimed.freed += dropped;
-            reclaimed.kept += len as u64 - dropped;
-            rest = &rest[len..];
+impl<P: Platform> Engine<P> {
+    /// Takes pages of a file away whose entries were removed, for MADV_PAGEOUT: drops clean pages from the
+    /// cache, and begins writes of dirty ones. Pages that are in use stay.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`Mapping::drop_clean`], and those of a write-back. The caller holds no lock.
+    pub(crate) fn evict_unmapped(&self, mapping: &Mapping<P>, pages: PageRange) -> Reclaimed {
+        let mut reclaimed = Reclaimed::default();
+        if mapping.has_store() {
+            drop_run(mapping, pages, &mut reclaimed);
+            if reclaimed.kept > 0 {
+                reclaimed.writing = mapping.start_writes(pages);
+            }
+            self.files().reclaim.add_evicted(reclaimed.freed);
         }
+        reclaimed
     }
+}
+
+/// Returns true if an unmapped page may have contents that the backing store of its file lacks.
+fn is_dirty<P: Platform>(mapping: &Mapping<P>, index: PageIndex, pfn: Pfn) -> bool {
+    mapping.files().platform().frame(pfn).is_dirty() || mapping.may_be_dirty(index)
+}
+
+/// Drops clean, unmapped pages from the caches of their files.
+fn drop_pages<P: Platform>(mut clean: ArrayVec<Unmapped<P>, BATCH>, reclaimed: &mut Reclaimed) {
+    clean.sort_unstable_by_key(|(mapping, index)| (mapping.key(), *index));
+    let mut rest = &clean[..];
+    while let Some((mapping, first)) = rest.first() {
+        let is_next =
+            |(n, (file, index)): (u64, &Unmapped<P>)| Counted::ptr_eq(file, mapping) && *index == *first + n;
+        let len = (0..).zip(rest).take_while(|page| is_next(*page)).count();
+        drop_run(mapping, PageRange::new(*first, *first + len as u64), reclaimed);
+        rest = &rest[len..];
+    }
+}
+
+/// Drops a run of clean, unmapped pages from the cache of their file.
+fn drop_run<P: Platform>(mapping: &Mapping<P>, pages: PageRange, reclaimed: &mut Reclaimed) {
+    let state = &mapping.files().reclaim;
+    pages.into_iter().for_each(|index| state.add_ghost(mapping.key(), index));
+    let dropped = mapping.drop_clean(pages);
+    reclaimed.freed += dropped;
+    reclaimed.kept += pages.len().get() - dropped;
 }
 
 /// A page of a file without entries.

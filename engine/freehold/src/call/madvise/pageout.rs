@@ -2,12 +2,13 @@
 //!
 //! There is no swap, so only three kinds of pages can be taken away: pages that MADV_FREE freed and the
 //! program has not written since, pages of droppable memory, and pages of files. The first two kinds are
-//! *discardable*: the next read finds zeroes. A page of a file is unmapped, and leaves the cache if the
-//! backing store has the same contents. As on Linux, pages that more than one entry maps stay.
+//! *discardable*: the next read finds zeroes. A page of a file is unmapped. It leaves the cache if the
+//! backing store has the same contents. Otherwise a write begins, and the page goes in a later call. As on
+//! Linux, pages that more than one entry maps stay.
 //!
-//! `freehold-vmspace/src/evict.rs` checks and removes entries under the lock of their table. Pages leave the
-//! cache of a file (`file/change/drop_clean.rs`) while no lock of the address space is held. As on Linux, the
-//! cache of a file stays unchanged unless the program owns the file or may write to it
+//! `freehold-vmspace/src/evict.rs` checks and removes entries under the lock of their table. Reclaim then
+//! takes the unmapped pages of files away (`reclaim/evict.rs`), while no lock of the address space is held.
+//! As on Linux, the cache of a file stays unchanged unless the program owns the file or may write to it
 //! ([`FileAccess::shows_cache`](crate::file::FileAccess::shows_cache)). `tests/pageout.rs` has the tests.
 
 use super::{
@@ -63,7 +64,7 @@ impl<P: Platform> AddressSpace<P> {
             let file = file.clone();
             drop(guard);
             for pages in unmapped {
-                file.drop_clean(pages);
+                self.engine.evict_unmapped(file.mapping(), pages);
             }
         }
         fail_on_hole(no_holes)

@@ -101,8 +101,8 @@ impl<P: Platform> AddressSpace<P> {
             }
             Advice::GuardRemove => self.remove_guards(part),
             // Lazily freed pages keep their contents until they are taken away (`pageout.rs`).
-            Advice::Free => self.vm.age(part, Aging::LazyFree),
-            Advice::Cold => self.vm.age(part, Aging::AccessedIfUnshared),
+            Advice::Free => self.vm.age(part, Aging::LazyFree(self.engine.files().reclaim.old_ages())),
+            Advice::Cold => self.vm.age(part, Aging::Cold(self.engine.files().reclaim.old_ages())),
             _ => {}
         }
         Ok(())

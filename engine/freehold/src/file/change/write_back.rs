@@ -131,19 +131,19 @@ impl<P: Platform> Mapping<P> {
         Ok(self.begin_writes(&file, pages, most)?.count)
     }
 
-    /// Begins a write of the page `index` if it is dirty and is not being written, for reclaim. Returns the
-    /// number of pages whose writes have begun.
+    /// Begins writes of the pages of a range that are dirty and are not being written, for reclaim. Returns
+    /// the number of pages whose writes have begun.
     ///
     /// # Locks
     ///
     /// The locks of `write_back`, if the invalidate lock is free.
-    pub(crate) fn start_write(&self, index: PageIndex) -> u64 {
+    pub(crate) fn start_writes(&self, pages: PageRange) -> u64 {
         // A hint: reclaim does not wait for a change of the file.
         if self.invalidate.try_read().is_none() {
             return 0;
         }
-        // A fatal signal ends the call; the page stays dirty.
-        self.start_some_writes(PageRange::one(index), 1).unwrap_or(0)
+        // A fatal signal ends the call; the pages stay dirty.
+        self.start_some_writes(pages, pages.len().get()).unwrap_or(0)
     }
 
     /// Implements [`write_back`](Self::write_back), apart from the report of failures.

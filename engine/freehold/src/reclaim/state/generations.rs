@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | new, without a file | the youngest |
 //! | new, of a file | the second oldest: a page that is read once goes soon |
+//! | cold (MADV_COLD, MADV_FREE) | none: tested in the next visit |
 //! | refaulted | the youngest if it would have stayed in twice as much memory, otherwise as new |
 //!
 //! When a whole visit of memory finds no page of the oldest generation, the next generation is the oldest. If
@@ -18,6 +19,9 @@ use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Maximum number of generations at a time.
 const GENERATIONS: u64 = 4;
+/// The age of cold pages, in no generation. They are tested like pages of the oldest generation, which may
+/// end before a visit finds them.
+const COLD: Age = Age::new(GENERATIONS as u8 + 1);
 
 /// Policy with up to four generations of pages.
 #[derive(Debug)]
@@ -63,13 +67,17 @@ impl Policy for Generations {
     fn step(&self, kind: PageKind, age: Age, _: &Tested) -> Step {
         match age {
             Age::NEW => Step::Keep(self.first(kind)),
-            age if age == self.oldest() => Step::Test,
+            age if age == self.oldest() || age == COLD => Step::Test,
             _ => Step::Skip,
         }
     }
 
     fn tested(&self, _: PageKind, _: Age, accessed: bool) -> Verdict {
         if accessed { Verdict::Keep(self.youngest()) } else { Verdict::Evict }
+    }
+
+    fn old(&self, _: PageKind) -> Age {
+        COLD
     }
 
     fn refaulted(&self, kind: PageKind, distance: u64) -> Age {

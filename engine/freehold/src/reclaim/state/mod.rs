@@ -18,7 +18,7 @@ use freehold_sync::{
     PerCpu,
     atomic::{AtomicBool, AtomicU64, CHECKED, Ordering::Relaxed},
 };
-use freehold_vmspace::PageIndex;
+use freehold_vmspace::{OldAges, PageIndex};
 use generations::Generations;
 use ghosts::Ghosts;
 use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
@@ -104,6 +104,12 @@ impl<P: Platform> ReclaimState<P> {
             Chosen::Generations(policy) => policy,
             Chosen::Custom(policy) => *policy,
         }
+    }
+
+    /// Returns the ages of pages that programs do not expect to use soon.
+    pub fn old_ages(&self) -> OldAges {
+        let age = |kind| self.policy().old(kind).byte();
+        OldAges { anon: age(PageKind::Anonymous), shmem: age(PageKind::Shared), file: age(PageKind::File) }
     }
 
     /// Takes the next chunk of `memory` for the calling task. Reports to the policy when a visit of memory

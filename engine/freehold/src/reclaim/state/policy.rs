@@ -7,7 +7,8 @@
 //!
 //! `clock.rs`, `two_lists.rs` and `generations.rs` are the policies of this crate. An embedder supplies its
 //! own by [`ReclaimPolicy::Custom`]. A policy is called by several CPUs at a time, so its state is atomic.
-//! Its functions are called without locks of the engine, except [`refaulted`](Policy::refaulted).
+//! Its functions are called without locks of the engine, except [`refaulted`](Policy::refaulted) and
+//! [`old`](Policy::old).
 
 use core::fmt;
 
@@ -153,6 +154,14 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// the fault or the read. May be called with locks of the engine held.
     fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
         let _ = (kind, distance);
+        Age::NEW
+    }
+
+    /// Returns the age of a page that its program does not expect to use soon (MADV_COLD), or whose contents
+    /// the program does not need (MADV_FREE). By default the age of a page that the policy has not seen. May
+    /// be called with locks of the engine held.
+    fn old(&self, kind: PageKind) -> Age {
+        let _ = kind;
         Age::NEW
     }
 

@@ -92,6 +92,10 @@ impl Policy for TwoLists {
         }
     }
 
+    fn old(&self, _: PageKind) -> Age {
+        INACTIVE
+    }
+
     fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
         self.costs[cost_of(kind)].fetch_add(1, Relaxed);
         let active: u64 = self.active.iter().map(|pages| pages.load(Relaxed)).sum();
