@@ -23,7 +23,7 @@
 //! | `space.rs` | [`VmSpace`]: its fields, gathers, access to its tables |
 //! | `install.rs`, `huge.rs`, `copy_on_write.rs` | filling entries, as faults do |
 //! | `protect.rs`, `write_protect.rs`, `protect_reported.rs`, `clean.rs`, `guard.rs` | changing what entries allow |
-//! | `aging.rs`, `soft_dirty.rs` | clearing accessed, dirty and soft-dirty bits |
+//! | `aging.rs`, `young.rs`, `soft_dirty.rs` | clearing accessed, dirty and soft-dirty bits |
 //! | `zap.rs`, `collapse.rs`, `evict.rs` | removing pages |
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
 //! | `notify/` | listeners: devices and hypervisors that have translations of their own |
@@ -73,6 +73,7 @@ mod space;
 mod standalone;
 mod user_range;
 mod write_protect;
+mod young;
 mod zap;
 
 #[doc(hidden)]

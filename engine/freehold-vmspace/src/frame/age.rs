@@ -93,14 +93,12 @@ impl Frame {
         }
     }
 
-    /// Sets the age of a page. Does nothing if the word has changed since `seen` was read.
+    /// Sets the age of a page. Does nothing and returns false if the word has changed since `seen` was read.
     #[inline]
-    pub fn set_age(&self, seen: Glance, age: u8) {
+    pub fn set_age(&self, seen: Glance, age: u8) -> bool {
         let new = with_age(seen.seen, age);
-        if new != seen.seen {
-            // Relaxed: a failure means that the page has changed. No other data depends on the age.
-            _ = self.word.compare_exchange(seen.seen, new, Relaxed, Relaxed);
-        }
+        // Relaxed: a failure means that the page has changed. No other data depends on the age.
+        new == seen.seen || self.word.compare_exchange(seen.seen, new, Relaxed, Relaxed).is_ok()
     }
 }
 

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Pfn, engine::Engine, platform::Platform};
 use core::{fmt, ops::Range};
-use freehold_vmspace::{RssKind, frame::age::Glance};
+use freehold_vmspace::{RssKind, UserRange, VmSpace, frame::age::Glance};
 
 /// Default of [`ReclaimRequest::visits`], as a multiple of the frames of memory.
 const MOST_VISITS: u64 = 12;
@@ -224,10 +224,19 @@ impl<P: Platform> Sweep<'_, P> {
         self.reclaimed.tested += 1;
         self.last_test = self.reclaimed.visited;
         // A page whose locks are taken counts as accessed.
-        let accessed = self.engine.was_accessed(pfn).unwrap_or(true);
+        let accessed =
+            self.engine.was_accessed(pfn, |vm, around| self.look_around(vm, around)).unwrap_or(true);
         match state.policy().tested(kind, age, accessed) {
             Verdict::Keep(new) => keep(new),
             Verdict::Evict => self.evict(GivenUp { pfn, kind, age }),
+        }
+    }
+
+    /// Ages the pages near a page that was accessed, if the policy uses walks.
+    fn look_around(&self, vm: &VmSpace<P>, around: UserRange) {
+        let policy = self.engine.files().reclaim.policy();
+        if policy.walks() {
+            vm.age_young(around, |kind, age| policy.walked(kind_of(kind), Age::of(age)).byte());
         }
     }
 

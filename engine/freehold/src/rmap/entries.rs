@@ -18,7 +18,7 @@
 //! `rmap::page_entries` (`engine/freehold/tests`) tests this file.
 
 use super::{
-    tree::{Mapper, RmapKind, VmaTree},
+    tree::{Mapper, RmapKind, RmapNode, VmaTree},
     walk::{AnyRmapRoot, find_rmap_root},
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Level, Pte};
-use freehold_vmspace::{PageIndex, PageRange};
+use freehold_vmspace::{PAGE_SIZE, PageIndex, PageRange, UserRange, VmSpace};
 
 freehold_sync::error_enum! {
     /// Errors of operations on the entries of a page.
@@ -140,6 +140,17 @@ impl<P: Platform> Engine<P> {
     /// assert_eq!([engine.referenced(frame), engine.referenced(frame)], [Ok(1), Ok(0)]);
     /// ```
     pub fn referenced(&self, pfn: Pfn) -> Result<u64, PageError> {
+        self.referenced_around(pfn, |_, _| {})
+    }
+
+    /// Returns the same number as [`referenced`](Self::referenced). Calls `around` for each entry that was
+    /// used, with the addresses of its neighbours: those of up to 64 entries of the same table and VMA. The
+    /// table stays linked during the call.
+    fn referenced_around(
+        &self,
+        pfn: Pfn,
+        around: impl FnMut(&VmSpace<P>, UserRange),
+    ) -> Result<u64, PageError> {
         // Takes no reference to the frame, which may therefore hold another page by now. `take_accessed`
         // compares the frame under the lock of the table, so it clears only bits of entries that map the
         // frame at that time.
@@ -148,21 +159,21 @@ impl<P: Platform> Engine<P> {
         }
         let (home, index) = find_rmap_root::<P>(self.platform().frame(pfn)).ok_or(PageError::NoPage)?;
         let count = match &home {
-            AnyRmapRoot::Anon(home) => count_accessed(home, index, pfn),
-            AnyRmapRoot::File(home) => count_accessed(home, index, pfn),
+            AnyRmapRoot::Anon(home) => count_accessed(home, index, pfn, around),
+            AnyRmapRoot::File(home) => count_accessed(home, index, pfn, around),
         };
         count.ok_or(PageError::Contended)
     }
 
     /// Returns true if the page in `pfn` was used since the last call: an entry was used, or a call has read
     /// or written the page through the cache. Returns `None` if the rmap lock is taken, or if the frame holds
-    /// no page.
+    /// no page. Calls `around` with the neighbours of each entry that was used, if they are in the same VMA.
     ///
     /// # Locks
     ///
     /// The locks of [`referenced`](Self::referenced).
-    pub(crate) fn was_accessed(&self, pfn: Pfn) -> Option<bool> {
-        let entries = self.referenced(pfn).ok()?;
+    pub(crate) fn was_accessed(&self, pfn: Pfn, around: impl FnMut(&VmSpace<P>, UserRange)) -> Option<bool> {
+        let entries = self.referenced_around(pfn, around).ok()?;
         Some(self.platform().frame(pfn).take_mark() || entries > 0)
     }
 
@@ -189,12 +200,27 @@ impl<P: Platform> Engine<P> {
     }
 }
 
+/// Number of bytes that the neighbours of an entry cover, and to which their first address is aligned.
+const NEIGHBOURS: u64 = 64 * PAGE_SIZE;
+
 /// Clears the accessed bits of the entries of a page. Returns the number of bits that were set, or `None` if
 /// the lock is not available without waiting.
-fn count_accessed<P: Platform, W: RmapKind>(home: &VmaTree<P, W>, index: PageIndex, pfn: Pfn) -> Option<u64> {
+fn count_accessed<P: Platform, W: RmapKind>(
+    home: &VmaTree<P, W>,
+    index: PageIndex,
+    pfn: Pfn,
+    mut around: impl FnMut(&VmSpace<P>, UserRange),
+) -> Option<u64> {
     let lookups = home.try_read()?;
-    let used = lookups
-        .mappers(PageRange::one(index))
-        .filter(|place| place.vm.take_accessed(VirtAddr::new(place.range.start()), pfn));
-    Some(used.count() as u64)
+    let mut used = 0;
+    for place in lookups.mappers(PageRange::one(index)) {
+        let address = place.range.start();
+        if place.vm.take_accessed(VirtAddr::new(address), pfn) {
+            used += 1;
+            let (start, end) = (place.vma.start(), place.vma.start() + place.vma.pages().bytes());
+            let first = address - address % NEIGHBOURS;
+            around(place.vm, UserRange::new(start.max(first), end.min(first + NEIGHBOURS)));
+        }
+    }
+    Some(used)
 }

@@ -11,6 +11,10 @@
 //! | cold (MADV_COLD, MADV_FREE) | none: tested in the next visit |
 //! | refaulted | the youngest if it would have stayed in twice as much memory, otherwise as new |
 //!
+//! A walk of page tables moves pages that were accessed into the youngest generation before their test. A
+//! page that the walk finds for the first time joins the generation of new pages instead: the walk finds the
+//! access for which the page was made.
+//!
 //! When a whole visit of memory finds no page of the oldest generation, the next generation is the oldest. If
 //! fewer than three are left, a new generation begins.
 
@@ -82,6 +86,14 @@ impl Policy for Generations {
 
     fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
         if distance <= self.pages.load(Relaxed) { self.youngest() } else { self.first(kind) }
+    }
+
+    fn walks(&self) -> bool {
+        true
+    }
+
+    fn walked(&self, kind: PageKind, age: Age) -> Age {
+        if age == Age::NEW { self.first(kind) } else { self.youngest() }
     }
 
     fn swept(&self, population: &Population) {

@@ -7,8 +7,8 @@
 //!
 //! `clock.rs`, `two_lists.rs` and `generations.rs` are the policies of this crate. An embedder supplies its
 //! own by [`ReclaimPolicy::Custom`]. A policy is called by several CPUs at a time, so its state is atomic.
-//! Its functions are called without locks of the engine, except [`refaulted`](Policy::refaulted) and
-//! [`old`](Policy::old).
+//! Its functions are called without locks of the engine, except [`refaulted`](Policy::refaulted),
+//! [`old`](Policy::old) and [`walked`](Policy::walked).
 
 use core::fmt;
 
@@ -163,6 +163,19 @@ pub trait Policy: fmt::Debug + Send + Sync {
     fn old(&self, kind: PageKind) -> Age {
         let _ = kind;
         Age::NEW
+    }
+
+    /// Returns true if the policy uses walks of page tables, which find many accessed pages at a time. The
+    /// answer is always the same.
+    fn walks(&self) -> bool {
+        false
+    }
+
+    /// Returns the age of a page that a walk has found accessed. Its next test reports only later accesses.
+    /// Called with locks of page tables held.
+    fn walked(&self, kind: PageKind, age: Age) -> Age {
+        let _ = kind;
+        age
     }
 
     /// Reports that all frames were visited since the last call, and the pages that were found. A page that
