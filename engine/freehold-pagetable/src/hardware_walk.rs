@@ -94,7 +94,8 @@ bitflags! {
 pub enum WalkFault {
     /// A page fault with this error code.
     Page(FaultCode),
-    /// The address does not exist in this format (x86: a general-protection fault).
+    /// The address does not exist in this format, and the processor raises another fault than a page fault
+    /// (x86: a general-protection fault).
     NonCanonical,
 }
 

@@ -107,7 +107,8 @@ pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, V
 pub use count::TableCount;
 pub use entries::ZapEntry;
 pub use format::{
-    Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, X86, X86_4, X86_5, table_bits::TABLE_BITS,
+    Aarch64, Aarch64NoHafdbs, Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, Riscv64, Sv39, Sv48,
+    Sv57, X86, X86_4, X86_5, table_bits::TABLE_BITS,
 };
 pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};
 pub use hardware_walk::{Access, FaultCode, PkeyRights, Rights, Translation, WalkFault, hw_walk};

@@ -2,7 +2,9 @@
 //! of their own (`loom.rs`, `loom_reclaim.rs`, `loom_share.rs`). `common/` has the memory and the `Tlb` that
 //! all of them use. A new file gets a `mod` line here.
 
+mod aarch64;
 mod addresses;
+
 mod common;
 mod format;
 mod gather;
@@ -10,6 +12,7 @@ mod hardware;
 mod kept;
 mod reclaim;
 mod refused;
+mod riscv64;
 mod shared;
 mod tables;
 mod walker_model;

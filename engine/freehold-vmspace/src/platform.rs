@@ -118,9 +118,9 @@ pub use crate::{
     shortage::{MemoryShortage, ShortageAnswer},
 };
 pub use freehold_pagetable::{
-    Access, ENTRIES, FaultCode, Flush, Format, Kind, Level, MarkerKind, OutOfTables, PAYLOAD_BITS, Pfn,
-    PhysAddr, PkeyRights, PteFlags, Rights, Table, TableMemory, TableMeta, Translation, VirtAddr, WalkFault,
-    X86, X86_4, X86_5, hw_walk,
+    Aarch64, Aarch64NoHafdbs, Access, ENTRIES, FaultCode, Flush, Format, Kind, Level, MarkerKind,
+    OutOfTables, PAYLOAD_BITS, Pfn, PhysAddr, PkeyRights, PteFlags, Rights, Riscv64, Sv39, Sv48, Sv57, Table,
+    TableMemory, TableMeta, Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
 };
 pub use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic};
 

@@ -33,8 +33,8 @@ use std::sync::{Arc, Weak};
 /// aligned for the largest leaf.
 const FRAME_BASE: u64 = 1 << 18;
 /// Number of the first table. The number is far from the numbers of frames, so that frames and tables are
-/// never confused.
-const TABLE_BASE: u64 = 1 << 36;
+/// never confused. Every format has enough bits for the number.
+const TABLE_BASE: u64 = 1 << 35;
 
 /// Number of the next machine of this process. The number distinguishes a thread's CPU from CPUs of other
 /// machines.
@@ -107,7 +107,8 @@ impl<F: Format> Inner<F> {
         let frames = usize::try_from(bytes / PAGE_SIZE).map_err(|_| io::ErrorKind::OutOfMemory)?;
         let tables =
             usize::try_from(config.table_bytes / PAGE_SIZE).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        if frames == 0 || tables == 0 || FRAME_BASE + frames as u64 > TABLE_BASE {
+        let end = TABLE_BASE + tables as u64;
+        if frames == 0 || tables == 0 || FRAME_BASE + frames as u64 > TABLE_BASE || end >> F::PFN_BITS != 0 {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let dense = !config.oracles;

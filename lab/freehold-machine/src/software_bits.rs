@@ -16,16 +16,34 @@ use freehold_pagetable::{
 ///
 /// RISC-V with Svade and arm64 without FEAT_HAFDBS work like this. With `HARDWARE_ACCESSED` the hardware sets
 /// accessed bits, as some arm64 processors do, and only a missing dirty bit faults.
+///
+/// The format has no flag that is in `ABSENT`, which has the bits of [`PteFlags`]. Tests use `ABSENT` for
+/// combinations that no real format has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SoftwareBits<F, const HARDWARE_ACCESSED: bool = false>(F);
+pub struct SoftwareBits<F, const HARDWARE_ACCESSED: bool = false, const ABSENT: u32 = 0>(F);
 
-impl<F: Format, const HARDWARE_ACCESSED: bool> Format for SoftwareBits<F, HARDWARE_ACCESSED> {
+impl<F, const HARDWARE_ACCESSED: bool, const ABSENT: u32> SoftwareBits<F, HARDWARE_ACCESSED, ABSENT> {
+    const ABSENT: PteFlags = PteFlags::from_bits_retain(ABSENT);
+
+    /// The bits that the hardware sets.
+    const SET: PteFlags = if HARDWARE_ACCESSED { PteFlags::ACCESSED } else { PteFlags::empty() };
+}
+
+impl<F: Format, const HARDWARE_ACCESSED: bool, const ABSENT: u32> Format
+    for SoftwareBits<F, HARDWARE_ACCESSED, ABSENT>
+{
     const LEVELS: usize = F::LEVELS;
     const MAX_LEAF: Level = F::MAX_LEAF;
+    const PFN_BITS: u32 = F::PFN_BITS;
+    const FLAGS: PteFlags = F::FLAGS.difference(Self::ABSENT);
+    const HARDWARE_FLAGS: PteFlags = F::HARDWARE_FLAGS.intersection(Self::SET);
+    const BREAK_BEFORE_MAKE: bool = F::BREAK_BEFORE_MAKE;
+    const CACHES_INVALID: bool = F::CACHES_INVALID;
     const USER_END: u64 = F::USER_END;
+    const MAP_WINDOW_END: u64 = F::MAP_WINDOW_END;
 
     fn leaf(level: Level, pfn: Pfn, flags: PteFlags) -> u64 {
-        F::leaf(level, pfn, flags)
+        F::leaf(level, pfn, flags - Self::ABSENT)
     }
 
     fn table(pfn: Pfn) -> u64 {
@@ -37,15 +55,20 @@ impl<F: Format, const HARDWARE_ACCESSED: bool> Format for SoftwareBits<F, HARDWA
     }
 
     fn kind(raw: u64, level: Level) -> Kind {
-        F::kind(raw, level)
+        match F::kind(raw, level) {
+            Kind::Leaf { pfn, flags } => {
+                Kind::Leaf { pfn, flags: flags | (Self::ABSENT & PteFlags::SOFT_DIRTY) }
+            }
+            kind => kind,
+        }
     }
 
     fn flags(raw: u64) -> PteFlags {
-        F::flags(raw)
+        F::flags(raw) | (Self::ABSENT & PteFlags::SOFT_DIRTY)
     }
 
     fn with_flags(raw: u64, level: Level, flags: PteFlags) -> u64 {
-        F::with_flags(raw, level, flags)
+        F::with_flags(raw, level, flags - Self::ABSENT)
     }
 
     fn without(raw: u64, flags: PteFlags) -> u64 {
@@ -78,8 +101,7 @@ impl<F: Format, const HARDWARE_ACCESSED: bool> Format for SoftwareBits<F, HARDWA
             return Ok(raw);
         }
         let missing = F::flags(marked) - F::flags(raw);
-        let set = if HARDWARE_ACCESSED { PteFlags::ACCESSED } else { PteFlags::empty() };
-        if set.contains(missing) {
+        if Self::SET.contains(missing) {
             return Ok(marked);
         }
         let mut code = FaultCode::PRESENT;

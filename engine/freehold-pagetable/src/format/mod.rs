@@ -6,13 +6,18 @@
 //!
 //! To add an architecture, add a file next to `x86.rs` that implements [`Format`]. Three rules must hold: the
 //! word zero is the empty slot, every word has exactly one kind, and an encoded entry is decoded to the same
-//! value. `tests/format.rs` tests these rules. `table_bits.rs` has the number of entries of a table. A new
-//! kind of marker needs a code in each format. It also needs a decision at each match on [`Kind::Marker`] in
-//! `freehold-vmspace` (`zap.rs`, `copy.rs` and others) and in `freehold` (`fault/mod.rs` and others).
+//! value, without the flags that the format does not have ([`Format::FLAGS`]). `tests/format.rs` tests these
+//! rules for every format. `table_bits.rs` has the number of entries of a table. A new kind of marker needs a
+//! code in each format. It also needs a decision at each match on [`Kind::Marker`] in `freehold-vmspace`
+//! (`zap.rs`, `copy.rs` and others) and in `freehold` (`fault/mod.rs` and others).
 
+mod aarch64;
+mod riscv64;
 pub mod table_bits;
 mod x86;
 
+pub use aarch64::{Aarch64, Aarch64NoHafdbs};
+pub use riscv64::{Riscv64, Sv39, Sv48, Sv57};
 pub use x86::{X86, X86_4, X86_5};
 
 use crate::addr::{Level, Pfn, VirtAddr};
@@ -135,20 +140,61 @@ pub const PAYLOAD_BITS: u32 = 50;
 
 /// The encoding of entries on a machine. All functions are pure and meant to be inlined.
 ///
-/// The word zero is the empty slot in every format, so a zeroed table is an empty table.
+/// The word zero is the empty slot in every format, so a zeroed table is an empty table. Pages have 4 KiB and
+/// tables have 512 entries of 64 bits in every format.
 ///
-/// A format does not say whether the hardware sets [`PteFlags::ACCESSED`] and [`PteFlags::DIRTY`] in leaves.
-/// Hardware may instead fault at a leaf without these bits; the fault handler of the engine then sets them.
+/// The constants are the contract between a format and the crates above: they say everything that differs
+/// between formats except the encoding. The defaults are those of x86-64, so on x86-64 no constant costs an
+/// instruction. `tests/format.rs` checks the constants against the functions.
+///
+/// | constant | x86-64 | RISC-V | Arm |
+/// | --- | --- | --- | --- |
+/// | [`LEVELS`](Self::LEVELS) | 4, 5 | 3, 4, 5 | 4 |
+/// | [`PFN_BITS`](Self::PFN_BITS) | 40 | 44 | 36 |
+/// | [`FLAGS`](Self::FLAGS) | all | no protection key, no cache control, perhaps no soft-dirty bit | no protection key |
+/// | [`HARDWARE_FLAGS`](Self::HARDWARE_FLAGS) | accessed, dirty | both with Svadu, none with Svade | none, accessed, or both |
+/// | [`BREAK_BEFORE_MAKE`](Self::BREAK_BEFORE_MAKE) | no | no | yes |
+/// | [`CACHES_INVALID`](Self::CACHES_INVALID) | no | yes | no |
 pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
-    /// Number of levels of tables: 4 or 5.
+    /// Number of levels of tables: 3, 4 or 5.
     const LEVELS: usize;
-    /// The highest level whose entries may be leaves.
+    /// The highest level whose entries may be leaves. Entries of all lower levels may be leaves, too. At most
+    /// [`Level::Pud`].
     const MAX_LEAF: Level;
+    /// Number of bits of the frame number in an entry. A platform hands out only frames and tables with smaller
+    /// numbers.
+    const PFN_BITS: u32;
+    /// The flags that a leaf stores. Contains at least [`NO_ACCESS`](PteFlags::NO_ACCESS),
+    /// [`WRITE`](PteFlags::WRITE), [`USER`](PteFlags::USER), [`EXEC`](PteFlags::EXEC),
+    /// [`ACCESSED`](PteFlags::ACCESSED), [`DIRTY`](PteFlags::DIRTY) and [`SPECIAL`](PteFlags::SPECIAL).
+    ///
+    /// A flag that is not in this set is ignored when a leaf is written. It is clear when a leaf is read,
+    /// except [`SOFT_DIRTY`](PteFlags::SOFT_DIRTY), which is set: without the bit, every page counts as
+    /// written. Without [`PKEY`](PteFlags::PKEY), every leaf has the key 0.
+    const FLAGS: PteFlags = PteFlags::all();
+    /// The flags of [`ACCESSED`](PteFlags::ACCESSED) and [`DIRTY`](PteFlags::DIRTY) that the hardware may set
+    /// in a leaf. For the other flag of the two, the hardware faults at a leaf without the flag, and the fault
+    /// handler of the engine sets it.
+    ///
+    /// The hardware need not set the flags of this set: some kernels learn only at boot whether it does.
+    const HARDWARE_FLAGS: PteFlags = PteFlags::ACCESSED.union(PteFlags::DIRTY);
+    /// True if a live entry may be replaced by an entry with another frame, of another size or with other
+    /// cache flags only in three steps: empty the entry, flush it from all TLBs, write the new entry. Arm
+    /// calls this sequence break-before-make. Rights, software bits and accessed and dirty bits may change in
+    /// place in every format.
+    const BREAK_BEFORE_MAKE: bool = false;
+    /// True if a TLB may cache an entry that does not translate, so that an access may fault at an entry that
+    /// was filled since. The kernel drops the translation of an address on its CPU after it has handled a
+    /// fault there.
+    const CACHES_INVALID: bool = false;
     /// The level of the root table.
     const ROOT: Level = Level::from_number(Self::LEVELS - 1);
     /// The end of the addresses that a process may use. This crate creates no table for an address at or
     /// above this end.
     const USER_END: u64;
+    /// The end of the addresses at which mmap places mappings without a hint above this end
+    /// (DEFAULT_MAP_WINDOW on Linux). At most [`USER_END`](Self::USER_END).
+    const MAP_WINDOW_END: u64 = if Self::USER_END < 1 << 47 { Self::USER_END } else { 1 << 47 };
     /// Number of entries of the root table that translate addresses below [`USER_END`](Self::USER_END). The
     /// entries from this index on belong to the embedding kernel. In this crate, only
     /// [`hw_walk`](crate::hw_walk) reads the kernel's entries, and only
@@ -178,7 +224,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     fn is_leaf(raw: u64, level: Level) -> bool;
     /// Returns the protection key of a leaf.
     fn pkey(raw: u64) -> u8;
-    /// Returns the leaf with another protection key, 0 to 15.
+    /// Returns the leaf with another protection key, 0 to 15. Without [`PteFlags::PKEY`] in
+    /// [`FLAGS`](Self::FLAGS), returns the leaf.
     fn with_pkey(raw: u64, pkey: u8) -> u64;
 
     /// Executes a processor's step at the entry `raw` of a table of `level`, and updates `rights`. Returns
@@ -193,6 +240,19 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// # Errors
     /// Returns the fault that the processor would raise for an address that does not exist in the format.
     fn hardware_address(address: u64, access: Access) -> Result<(), WalkFault>;
+}
+
+/// Returns the kind of a marker with this code. An unknown code is a failed page, so that an access ends in a
+/// signal.
+#[inline]
+fn marker_kind(code: u64) -> MarkerKind {
+    match code {
+        1 => MarkerKind::Guard,
+        2 => MarkerKind::Migration,
+        3 => MarkerKind::Swap,
+        4 => MarkerKind::UffdWp,
+        _ => MarkerKind::Poison,
+    }
 }
 
 /// One entry of a table, as a value: a copy of the entry.

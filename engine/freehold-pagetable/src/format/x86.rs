@@ -23,7 +23,7 @@
 //! | 59 to 62 | protection key (leaves) | 0 |
 //! | 63 | NX, no execute | 0 |
 
-use super::{Format, Kind, MarkerKind, PAYLOAD_BITS, PteFlags};
+use super::{Format, Kind, MarkerKind, PAYLOAD_BITS, PteFlags, marker_kind};
 use crate::addr::{Level, PAGE_SHIFT, Pfn};
 use crate::hardware_walk::{Access, FaultCode, Rights, WalkFault};
 
@@ -81,6 +81,7 @@ impl<const N: usize> X86<N> {
 impl<const N: usize> Format for X86<N> {
     const LEVELS: usize = N;
     const MAX_LEAF: Level = Level::Pud;
+    const PFN_BITS: u32 = 52 - PAGE_SHIFT;
     const USER_END: u64 = 1 << (Self::ADDRESS_BITS - 1);
 
     #[inline]
@@ -113,7 +114,7 @@ impl<const N: usize> Format for X86<N> {
             Kind::None
         } else {
             let payload = (raw >> PAYLOAD_SHIFT) & ((1 << PAYLOAD_BITS) - 1);
-            Kind::Marker { kind: marker_kind(raw), payload }
+            Kind::Marker { kind: marker_kind((raw & KIND) >> KIND_SHIFT), payload }
         }
     }
 
@@ -206,15 +207,4 @@ fn bits(flags: PteFlags) -> u64 {
     let closed = (same & P) << G.trailing_zeros();
     let exec = if flags.contains(PteFlags::EXEC) { 0 } else { NX };
     same & (PLAIN | G) | closed | !same & P | exec | u64::from(flags.pkey()) << PKEY_SHIFT
-}
-
-/// Returns the kind of a marker. An unknown code is a failed page, so that an access ends in a signal.
-fn marker_kind(raw: u64) -> MarkerKind {
-    match (raw & KIND) >> KIND_SHIFT {
-        1 => MarkerKind::Guard,
-        2 => MarkerKind::Migration,
-        3 => MarkerKind::Swap,
-        4 => MarkerKind::UffdWp,
-        _ => MarkerKind::Poison,
-    }
 }
