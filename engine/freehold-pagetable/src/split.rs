@@ -3,7 +3,11 @@
 //! Splitting a leaf above 4 KiB into a table of smaller leaves.
 //!
 //! The new table translates the same addresses with the same rights, so a split flushes nothing and needs
-//! only the lock of the table that has the leaf. If a table was deposited for such a split (`table.rs`
+//! only the lock of the table that has the leaf. On a format with
+//! [break-before-make](Format::BREAK_BEFORE_MAKE), the split *closes* the leaf: it sets
+//! [`NO_ACCESS`](PteFlags::NO_ACCESS), flushes the leaf, and only then links the table. The table's lock is
+//! held all the time. The closed leaf is not empty, so no task without the lock links a table of its own there,
+//! and a fault that finds the closed leaf waits for the lock or is raised again. If a table was deposited for such a split (`table.rs`
 //! defines the term), the split uses the deposited table and allocates nothing. [`PreallocatedTable`] owns a
 //! table until it is deposited or linked. A huge page of anonymous memory always has a deposited table,
 //! because a munmap of a part of the page must not fail. Collapsing is in `fault/collapse.rs` of `freehold`.
@@ -11,8 +15,9 @@
 //! `tests/tables.rs` tests that a split changes no translation, `tests/kept.rs` tests splits with deposited
 //! tables, and `tests/loom.rs` tests splits while the hardware walks (C-62).
 
-use crate::addr::{ENTRIES, Level, Pfn, VirtAddr};
+use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
+use crate::gather::{Flush, Tlb};
 use crate::groups;
 use crate::memory::{OutOfTables, Table, TableMemory, alloc_table};
 use crate::table::EntryTable;
@@ -23,10 +28,12 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     /// leaves map the same frames with the same rights. Returns true if there was a leaf. Takes this table's
     /// lock.
     ///
-    /// No translation changes, so nothing is flushed. A TLB may keep the large translation until one of the
-    /// small ones is changed and flushed. A flush of any part of a large translation removes all of it. (Some
-    /// processors have errata about translations of two sizes. A platform for such a processor flushes the
-    /// leaf before it calls this function.)
+    /// No translation changes, so nothing is flushed, except on a format with
+    /// [break-before-make](Format::BREAK_BEFORE_MAKE): there `tlb` flushes the leaf under this table's lock. On
+    /// other formats a TLB may keep the large translation until one of the small ones is changed and flushed.
+    /// A flush of any part of a large translation removes all of it. (Some processors have errata about
+    /// translations of two sizes. A platform for such a processor flushes the leaf before it calls this
+    /// function.)
     ///
     /// Uses a table that was [deposited](crate::EntryGuard::deposit) for this purpose, if there is one.
     /// Otherwise allocates a table of the space with this root.
@@ -36,7 +43,7 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     ///
     /// # Panics
     /// Panics for a table of the lowest level.
-    pub fn split(self, root: Pfn, address: VirtAddr) -> Result<bool, OutOfTables> {
+    pub fn split(self, tlb: &impl Tlb, root: Pfn, address: VirtAddr) -> Result<bool, OutOfTables> {
         let mut own = None;
         loop {
             if !self.peek(address).is_leaf(Self::LEVEL) {
@@ -53,7 +60,15 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
                 own = Some(PreallocatedTable::try_new(self.memory, root)?);
                 continue;
             };
-            replace_leaf_by_table::<F>(self.entry(address), Self::LEVEL, new.into_pfn(), self.memory);
+            let (entry, new) = (self.entry(address), new.into_pfn());
+            if F::BREAK_BEFORE_MAKE {
+                let flags = close::<F>(entry, Self::LEVEL);
+                let span = VaRange::entry(address, Self::LEVEL);
+                tlb.flush(&Flush { start: span.start(), end: span.end(), all: false, tables_freed: false });
+                replace_closed_leaf_by_table::<F>(entry, Self::LEVEL, flags, new, self.memory);
+            } else {
+                replace_leaf_by_table::<F>(entry, Self::LEVEL, new, self.memory);
+            }
             drop(guard);
             return Ok(true);
         }
@@ -111,6 +126,41 @@ impl<M: TableMemory> Drop for PreallocatedTable<'_, M> {
         // SAFETY: by the invariants, the table came from `alloc_table`, is empty and is linked nowhere.
         unsafe { self.memory.free_table(self.table) }
     }
+}
+
+/// Takes all rights from the leaf in `entry`. Returns the flags that the leaf had, with the accessed and dirty
+/// bits that the hardware has set.
+fn close<F: Format>(entry: &AtomicU64, level: Level) -> PteFlags {
+    // Relaxed: a leaf is written under the lock that the caller holds.
+    let mut raw = entry.load(Ordering::Relaxed);
+    loop {
+        let flags = F::flags(raw);
+        let closed = F::with_flags(raw, level, (flags - PteFlags::GLOBAL) | PteFlags::NO_ACCESS);
+        // Relaxed: the frames behind the leaf stay. On failure only accessed and dirty bits can have changed.
+        match entry.compare_exchange(raw, closed, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return flags,
+            Err(now) => raw = now,
+        }
+    }
+}
+
+/// Fills `new` from the closed leaf in `entry`, whose parts get `flags`, and replaces the leaf by `new`. No TLB
+/// holds the leaf, and the hardware does not write it.
+fn replace_closed_leaf_by_table<F: Format>(
+    entry: &AtomicU64,
+    level: Level,
+    flags: PteFlags,
+    new: Pfn,
+    memory: &impl TableMemory,
+) {
+    if level.below() == Level::Pte {
+        groups::set_all_filled(memory.table_meta(new));
+    }
+    // Relaxed: see `close`.
+    let pfn = F::pfn(entry.load(Ordering::Relaxed));
+    fill_with_leaves::<F>(memory.table(new), level.below(), pfn, flags);
+    // Release: pairs with the acquire of every walk, so the table is seen filled.
+    entry.store(F::table(new), Ordering::Release);
 }
 
 /// Fills `new` from the leaf in `entry` and replaces the leaf by `new`. If the hardware sets the leaf's

@@ -312,6 +312,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
                 return (old, new);
             }
             Self::refuse_table(new);
+            Self::check_break_before_make(old, new);
             // Release on success: pairs with the acquire of the hardware's walk, so a new frame behind the
             // entry is initialised. Relaxed on failure: only accessed and dirty bits can have changed.
             match entry.compare_exchange(old.raw(), new.raw(), Ordering::Release, Ordering::Relaxed) {
@@ -334,6 +335,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         // new entry sees the memory behind it initialised, and the gather counted by `begin_change`. Acquire:
         // pairs with the release that installed a table found here.
         let old = Pte::from_raw(self.table.entry(address).swap(new.raw(), Ordering::AcqRel));
+        Self::check_break_before_make(old, new);
         if old.is_cached() {
             stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
         }
@@ -420,6 +422,22 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         assert!(
             LEVEL == 0 || !matches!(pte.kind(Self::LEVEL), Kind::Table { .. }),
             "a caller stores an entry that points to a table"
+        );
+    }
+
+    /// Checks the rule of [`Format::BREAK_BEFORE_MAKE`] in test builds, for a change of an entry in one step: if
+    /// the hardware can use both entries, they differ only in rights and in bits.
+    #[inline]
+    fn check_break_before_make(old: Pte<F>, new: Pte<F>) {
+        if !F::BREAK_BEFORE_MAKE || !cfg!(debug_assertions) || !old.is_cached() || !new.is_cached() {
+            return;
+        }
+        let cache = PteFlags::WRITE_THROUGH | PteFlags::NO_CACHE | PteFlags::GLOBAL;
+        let of = |pte: Pte<F>| (pte.is_leaf(Self::LEVEL), pte.pfn(), pte.flags() & cache);
+        assert_eq!(
+            of(old),
+            of(new),
+            "a live entry was replaced without break-before-make (leaf, frame, flags)"
         );
     }
 

@@ -13,6 +13,7 @@
 
 use crate::addr::{Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
+use crate::gather::Tlb;
 use crate::leaf::{LeafGuard, LockedTable};
 use crate::memory::{OutOfTables, TableMemory};
 use crate::page_table::{PageTable, TableError};
@@ -105,14 +106,15 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
     ///
     /// # Panics
     /// Panics if `range` does not consist of whole pages. Nothing is visited then.
-    pub fn walk<V: Visitor<F, M>>(
+    pub fn walk<T: Tlb, V: Visitor<F, M>>(
         &self,
         memory: &M,
+        tlb: &T,
         range: VaRange,
         visitor: &mut V,
     ) -> Result<Walked, OutOfTables> {
         assert!(range.is_of_pages(), "the range contains parts of pages");
-        let walk = Walk { tables: self, memory };
+        let walk = Walk { tables: self, memory, tlb };
         match walk.whole(Self::clip(range), visitor) {
             Ok(()) => Ok(Walked::All),
             Err(WalkEnd::Visitor(at)) => Ok(Walked::Stopped(at)),
@@ -122,12 +124,14 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
 }
 
 /// The tables that one call of [`PageTable::walk`] visits.
-struct Walk<'a, F, M> {
+struct Walk<'a, F, M, T> {
     tables: &'a PageTable<F, M>,
     memory: &'a M,
+    /// The TLBs from which [splits](EntryTable::split) flush leaves.
+    tlb: &'a T,
 }
 
-impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
+impl<'a, F: Format, M: TableMemory, T: Tlb> Walk<'a, F, M, T> {
     /// Walks the whole range.
     #[inline]
     fn whole<V: Visitor<F, M>>(&self, range: VaRange, visitor: &mut V) -> Result<(), WalkEnd> {
@@ -260,13 +264,13 @@ impl<'a, F: Format, M: TableMemory> Walk<'a, F, M> {
         let tables = self.tables;
         let table = if level == Level::Pmd {
             let Some(table) = tables.pmd_table(self.memory, address) else { return Ok(false) };
-            if split && table.split(tables.root(), address).map_err(|_| WalkEnd::OutOfTables)? {
+            if split && table.split(self.tlb, tables.root(), address).map_err(|_| WalkEnd::OutOfTables)? {
                 return Ok(false);
             }
             LockedTable::Pmd(table.lock())
         } else {
             let Some(table) = tables.pud_table(self.memory, address) else { return Ok(false) };
-            if split && table.split(tables.root(), address).map_err(|_| WalkEnd::OutOfTables)? {
+            if split && table.split(self.tlb, tables.root(), address).map_err(|_| WalkEnd::OutOfTables)? {
                 return Ok(false);
             }
             LockedTable::Pud(table.lock())

@@ -5,7 +5,7 @@
 //! flush, each released frame and each freed table in order; `loom.rs` tries concurrent gathers. A new test
 //! compares the events of [`Ledger::take`] with a list.
 
-use crate::common::{Event, Ledger, Memory, Zap};
+use crate::common::{Event, Ledger, Memory, NoTlb, Zap};
 use freehold_pagetable::{
     Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, StaleTranslations,
     UnmappedFrame, VaRange, VirtAddr, Walked, X86_4,
@@ -51,7 +51,7 @@ fn a_gather_flushes_then_releases_then_frees() {
     let tables = space(&memory, 3);
     let range = VaRange::of(AT, AT + 3 * PAGE);
     let mut gather = Gather::<_>::new(&tlb, &state);
-    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, range, &mut Zap(&mut gather)), Ok(Walked::All));
     assert!(is_pending(&memory, &state));
     let (low, high) = (VirtAddr::new(AT), VirtAddr::new(AT + (2 << 20)));
     // SAFETY: there is one thread, and the range was zapped.
@@ -75,7 +75,7 @@ fn an_empty_range_makes_no_flush() {
     let mut gather = Gather::<_>::new(&tlb, &state);
     // The first range has a table without entries there, and the second has no table.
     for range in [VaRange::of(AT + 8 * PAGE, AT + 64 * PAGE), VaRange::of(0x1000, 0x4000_0000)] {
-        assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+        assert_eq!(tables.walk(&memory, &NoTlb, range, &mut Zap(&mut gather)), Ok(Walked::All));
     }
     assert!(!is_pending(&memory, &state), "the shared count was changed");
     gather.finish();
@@ -92,7 +92,10 @@ fn entries_that_hardware_cannot_cache_are_not_flushed() {
     let table = tables.pte_table_alloc(&memory, at).unwrap();
     table.lock().set(at, Pte::page(Pfn::new(9), PteFlags::USER | PteFlags::NO_ACCESS));
     let mut gather = Gather::<_>::exclusive(&tlb);
-    assert_eq!(tables.walk(&memory, VaRange::of(AT, AT + PAGE), &mut Zap(&mut gather)), Ok(Walked::All));
+    assert_eq!(
+        tables.walk(&memory, &NoTlb, VaRange::of(AT, AT + PAGE), &mut Zap(&mut gather)),
+        Ok(Walked::All)
+    );
     gather.finish();
     assert_eq!(tlb.take(), [Event::Release(vec![page(9)])]);
 }
@@ -151,9 +154,9 @@ fn c4_overlapping_gathers_flush_everything() {
     let range = VaRange::of(AT, AT + PAGE);
 
     let mut outer = Gather::<_>::new(&one, &state);
-    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut outer)), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, range, &mut Zap(&mut outer)), Ok(Walked::All));
     let mut inner = Gather::<_>::new(&two, &state);
-    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut inner)), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, range, &mut Zap(&mut inner)), Ok(Walked::All));
     inner.finish();
     assert_eq!(two.take(), [Event::Flush(EVERYTHING)]);
     outer.finish();
@@ -272,7 +275,7 @@ fn flushes_of_a_large_range(kept: u64) -> usize {
     let range = VaRange::of(AT, AT + 100 * (2 << 20));
     let mut gather = Gather::exclusive(&tlb);
     gather.use_buffer(&mut room, kept);
-    assert_eq!(tables.walk(&memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, range, &mut Zap(&mut gather)), Ok(Walked::All));
     // SAFETY: there is one thread, and the range was zapped.
     unsafe { tables.unlink_tables(&memory, range, range.start(), range.end(), &mut gather) };
     gather.finish();

@@ -8,7 +8,7 @@
 //! a leaf, never take the same table. Because the lock orders all accesses, no test here runs under loom or
 //! shuttle.
 
-use crate::common::{Ledger, Memory, tear_down};
+use crate::common::{Ledger, Memory, NoTlb, tear_down};
 use freehold_pagetable::{
     Access, LeafGuard, Level, NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, PmdGuard, PreallocatedTable,
     Pte, PteFlags, PteGuard, VaRange, VirtAddr, Visitor, Walked, X86_4, hw_walk,
@@ -55,13 +55,19 @@ fn a_split_with_a_deposited_table_needs_no_memory() {
     let live = memory.live();
     for huge in [2, 0] {
         memory.fail_after(0);
-        assert_eq!(tables.pmd_table(&memory, at(huge)).unwrap().split(tables.root(), at(huge)), Ok(true));
+        assert_eq!(
+            tables.pmd_table(&memory, at(huge)).unwrap().split(&NoTlb, tables.root(), at(huge)),
+            Ok(true)
+        );
         assert_eq!(found(&memory, &tables, huge, 77), (77, Level::Pte));
     }
     // The third split needs an allocation. The first attempt fails, and the leaf stays; the second succeeds.
-    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(tables.root(), at(1)), Err(OutOfTables));
+    assert_eq!(
+        tables.pmd_table(&memory, at(1)).unwrap().split(&NoTlb, tables.root(), at(1)),
+        Err(OutOfTables)
+    );
     assert_eq!((found(&memory, &tables, 1, 77), memory.live()), ((77, Level::Pmd), live));
-    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(tables.root(), at(1)), Ok(true));
+    assert_eq!(tables.pmd_table(&memory, at(1)).unwrap().split(&NoTlb, tables.root(), at(1)), Ok(true));
     assert_eq!(memory.live(), live + 1);
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
@@ -93,9 +99,12 @@ fn a_deposited_table_serves_only_its_own_table() {
     let memory = Memory::new(16);
     let tables = with_leaves(&memory, 511..513, 1);
     memory.fail_after(0);
-    assert_eq!(tables.pmd_table(&memory, at(512)).unwrap().split(tables.root(), at(512)), Err(OutOfTables));
+    assert_eq!(
+        tables.pmd_table(&memory, at(512)).unwrap().split(&NoTlb, tables.root(), at(512)),
+        Err(OutOfTables)
+    );
     memory.fail_after(0);
-    assert_eq!(tables.pmd_table(&memory, at(511)).unwrap().split(tables.root(), at(511)), Ok(true));
+    assert_eq!(tables.pmd_table(&memory, at(511)).unwrap().split(&NoTlb, tables.root(), at(511)), Ok(true));
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
@@ -150,7 +159,7 @@ fn a_walk_uses_up_deposited_tables() {
     let tables = with_leaves(&memory, 0..4, 4);
     let range = VaRange::of(HUGE / 2, 3 * HUGE + HUGE / 2);
     memory.fail_after(0);
-    assert_eq!(tables.walk(&memory, range, &mut Clear), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, range, &mut Clear), Ok(Walked::All));
     assert_eq!(found(&memory, &tables, 0, 255), (255, Level::Pte));
     assert_eq!(found(&memory, &tables, 3, 256), (256, Level::Pte));
     // The root, two upper tables, and the tables of the first and of the last leaf.

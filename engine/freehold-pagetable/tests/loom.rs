@@ -14,7 +14,7 @@
 
 mod common;
 
-use common::Memory;
+use common::{Memory, NoTlb};
 use freehold_pagetable::{
     Access, FaultCode, Flush, Gather, GatherState, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags,
     Tlb, UnmappedFrame, VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
@@ -209,7 +209,7 @@ fn c62_a_split_keeps_the_translation_and_the_dirty_bit() {
         let other = Arc::clone(&world);
         let hardware = thread::spawn(move || other.walk(Access::WRITE));
         assert_eq!(
-            world.tables.pmd_table(&world.memory, at(0)).unwrap().split(world.tables.root(), at(0)),
+            world.tables.pmd_table(&world.memory, at(0)).unwrap().split(&NoTlb, world.tables.root(), at(0)),
             Ok(true)
         );
         assert_eq!(hardware.join().unwrap(), Ok(Pfn::new(8)));
@@ -225,7 +225,12 @@ fn c62_two_splits_install_one_table() {
         let table = world.tables.pmd_table_alloc(&world.memory, at(0)).unwrap();
         table.lock().install(at(0), P::leaf(Level::Pmd, Pfn::new(8), RW)).unwrap();
         let split = |world: &World| {
-            world.tables.pmd_table(&world.memory, at(0)).unwrap().split(world.tables.root(), at(0)).unwrap()
+            world
+                .tables
+                .pmd_table(&world.memory, at(0))
+                .unwrap()
+                .split(&NoTlb, world.tables.root(), at(0))
+                .unwrap()
         };
         let other = Arc::clone(&world);
         let thread = thread::spawn(move || split(&other));

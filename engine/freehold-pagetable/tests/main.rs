@@ -4,7 +4,7 @@
 
 mod aarch64;
 mod addresses;
-
+mod break_before_make;
 mod common;
 mod format;
 mod gather;

@@ -8,7 +8,7 @@
 //! on memory orders belongs in `loom_reclaim.rs`. `engine/freehold/tests/huge/reclaim.rs` tests which tables
 //! MADV_DONTNEED frees. Mutations in `xtask/mutants` name tests of this file.
 
-use crate::common::{Event, Ledger, Memory, tear_down};
+use crate::common::{Event, Ledger, Memory, NoTlb, tear_down};
 use freehold_pagetable::{
     ENTRIES, Flush, Gather, GatherState, Level, MarkerKind, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags,
     PteGuard, PteTable, VaRange, VirtAddr, Visitor, Walked, X86_4,
@@ -130,7 +130,8 @@ fn any_number_of_tables_is_reclaimed() {
         .for_each(|table| found(&tables, &memory, table).lock().install(at(table, 1), page()).unwrap());
     let live = memory.live();
     let mut gather = Gather::new(&tlb, &state);
-    let walked = tables.walk(&memory, VaRange::new(at(0, 0), at(TABLES, 0)), &mut Reclaim(&mut gather));
+    let walked =
+        tables.walk(&memory, &NoTlb, VaRange::new(at(0, 0), at(TABLES, 0)), &mut Reclaim(&mut gather));
     gather.finish();
     assert_eq!((walked, memory.live()), (Ok(Walked::All), live - TABLES as usize));
     // Each batch of tables is flushed before the batch is freed.
@@ -182,7 +183,7 @@ fn a_walk_continues_in_the_table_that_replaced_a_reclaimed_one() {
         let (tables, tlb) = (Tables::new(&memory).unwrap(), Ledger::new(&memory));
         found(&tables, &memory, 0);
         let mut visitor = LoseFirst { tables: &tables, memory: &memory, tlb: &tlb, lost: false, seen: 0 };
-        assert_eq!(tables.walk(&memory, VaRange::new(at(0, 2), end), &mut visitor), Ok(Walked::All));
+        assert_eq!(tables.walk(&memory, &NoTlb, VaRange::new(at(0, 2), end), &mut visitor), Ok(Walked::All));
         assert_eq!(visitor.seen, 1);
         assert!(reclaim(&tables, &memory, &tlb, &state, 0));
         tear_down(tables, &memory, &tlb);

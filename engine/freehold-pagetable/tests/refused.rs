@@ -4,7 +4,7 @@
 //! that the state is unchanged. `kept.rs` has the cases about deposited tables and about entries that point
 //! to tables. To add a case, pass a part of the message and the call to [`refused`].
 
-use crate::common::{Ledger, Memory, tear_down};
+use crate::common::{Ledger, Memory, NoTlb, tear_down};
 use freehold_pagetable::{
     ENTRIES, Gather, Level, NotCached, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, Table, UnmappedFrame,
     VaRange, VirtAddr, X86_4,
@@ -71,7 +71,9 @@ fn a_walk_of_parts_of_pages_panics() {
     let memory = Memory::new(8);
     let tables = with_page(&memory);
     for (start, end) in [(0, 1), (1, PAGE_SIZE), (0x800, PAGE_SIZE + 0x800), (0, u64::MAX)] {
-        refused("parts of pages", || tables.walk(&memory, VaRange::of(start, end), &mut Nothing).is_ok());
+        refused("parts of pages", || {
+            tables.walk(&memory, &NoTlb, VaRange::of(start, end), &mut Nothing).is_ok()
+        });
     }
     tear_down(tables, &memory, &Ledger::new(&memory));
 }

@@ -6,7 +6,7 @@
 //! random changes, and `kept.rs` tests splits with deposited tables. A new function of tables is tested here
 //! first; a property of concurrent calls belongs in `loom.rs`.
 
-use crate::common::{Ledger, Memory, tear_down, unmap};
+use crate::common::{Ledger, Memory, NoTlb, tear_down, unmap};
 use freehold_pagetable::{
     AbsentPolicy, Access, FaultCode, Format, Gather, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind,
     NotCached, OutOfTables, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags, PteGuard, TableError, VaRange,
@@ -137,21 +137,21 @@ fn splitting_changes_no_translation() {
         }
     };
     look(Level::Pud);
-    assert_eq!(tables.pud_table(&memory, at).unwrap().split(tables.root(), at), Ok(true));
+    assert_eq!(tables.pud_table(&memory, at).unwrap().split(&NoTlb, tables.root(), at), Ok(true));
     assert_eq!(
-        tables.pud_table(&memory, at).unwrap().split(tables.root(), at),
+        tables.pud_table(&memory, at).unwrap().split(&NoTlb, tables.root(), at),
         Ok(false),
         "the leaf is now a table"
     );
     look(Level::Pmd);
     for page in probes {
         let probe = at.checked_add(page * PAGE_SIZE).unwrap();
-        tables.pmd_table(&memory, probe).unwrap().split(tables.root(), probe).unwrap();
+        tables.pmd_table(&memory, probe).unwrap().split(&NoTlb, tables.root(), probe).unwrap();
     }
     look(Level::Pte);
     memory.fail_after(0);
     let last = at.checked_add(100 << 21).unwrap();
-    assert_eq!(tables.pmd_table(&memory, last).unwrap().split(tables.root(), last), Err(OutOfTables));
+    assert_eq!(tables.pmd_table(&memory, last).unwrap().split(&NoTlb, tables.root(), last), Err(OutOfTables));
     tear_down(tables, &memory, &Ledger::new(&memory));
 }
 
@@ -235,7 +235,7 @@ fn c60_a_walk_visits_each_page_of_any_range_once() {
         for end in &marks[i..] {
             let mut parts = Parts { seen: Vec::new(), pages: Vec::new() };
             let range = VaRange::of(base + first * PAGE_SIZE, base + end * PAGE_SIZE);
-            assert_eq!(tables.walk(&memory, range, &mut parts), Ok(Walked::All));
+            assert_eq!(tables.walk(&memory, &NoTlb, range, &mut parts), Ok(Walked::All));
             let expected: Vec<u64> = (first..*end).map(|page| base + page * PAGE_SIZE).collect();
             assert_eq!(parts.pages, expected);
             assert!(parts.seen.len() <= 2);
@@ -340,7 +340,7 @@ fn a_visitor_gets_the_entries_of_its_policies() {
     tables.pmd_table_alloc(&memory, at(2 << 20)).unwrap().lock().install(at(2 << 20), leaf).unwrap();
     let range = VaRange::new(at(PAGE_SIZE), at((4 << 20) + 3 * PAGE_SIZE));
     let mut making = Making(0);
-    assert_eq!(tables.walk(&memory, range, &mut making), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, range, &mut making), Ok(Walked::All));
     assert_eq!(making.0, 511 + 1000 + 3);
 
     let marker = Pte::marker(MarkerKind::Poison, 0);
@@ -355,13 +355,13 @@ fn a_visitor_gets_the_entries_of_its_policies() {
     assert_eq!(tables.pte_table_alloc(&memory, at(6 << 20)).err(), Some(TableError::Marker(Level::Pmd)));
     let mut holes = Holes::default();
     let wide = VaRange::new(at(0), at(3 << 30));
-    assert_eq!(tables.walk(&memory, wide, &mut holes), Ok(Walked::All));
+    assert_eq!(tables.walk(&memory, &NoTlb, wide, &mut holes), Ok(Walked::All));
     assert_eq!(holes.0, (3 << 30) - 4 * (2 << 20), "all except three tables and a marker");
     assert_eq!(holes.1, [MarkerKind::Poison]);
     assert_eq!(tables.peek(&memory, at(2 << 20)).1, Level::Pte, "the leaf was not split");
     holes.2 = true;
     assert_eq!(
-        tables.walk(&memory, VaRange::new(at(3 << 20), at(8 << 20)), &mut holes),
+        tables.walk(&memory, &NoTlb, VaRange::new(at(3 << 20), at(8 << 20)), &mut holes),
         Ok(Walked::Stopped(at(3 << 20)))
     );
 

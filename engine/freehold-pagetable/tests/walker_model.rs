@@ -6,7 +6,7 @@
 //! results are compared with the model. At the end, every mapped frame must have been released once. A new
 //! operation becomes a variant of [`Op`], with its effect in `model` and in `World::apply`.
 
-use crate::common::{Event, Ledger, Memory, Zap, tear_down, unmap};
+use crate::common::{Event, Ledger, Memory, NoTlb, Zap, tear_down, unmap};
 use freehold_pagetable::{
     Access, FaultCode, Gather, Kind, LeafGuard, Level, MarkerKind, PAGE_SHIFT, PAGE_SIZE, PageTable, Pfn,
     Pte, PteFlags, PteGuard, VaRange, VirtAddr, Visitor, WalkFault, Walked, X86_4, hw_walk,
@@ -138,7 +138,7 @@ impl World<'_> {
             Op::Unmap { range } => unmap(&self.tables, self.memory, &self.tlb, range),
             Op::Protect { range, write } => {
                 let mut gather = Gather::exclusive(&self.tlb);
-                let walked = self.tables.walk(self.memory, range, &mut Protect(&mut gather, write));
+                let walked = self.tables.walk(self.memory, &NoTlb, range, &mut Protect(&mut gather, write));
                 assert_eq!(walked, Ok(Walked::All));
                 gather.finish();
             }
@@ -178,10 +178,10 @@ impl World<'_> {
 
     fn split_at(&self, at: VirtAddr) {
         if let Some(table) = self.tables.pud_table(self.memory, at) {
-            table.split(self.tables.root(), at).unwrap();
+            table.split(&NoTlb, self.tables.root(), at).unwrap();
         }
         if let Some(table) = self.tables.pmd_table(self.memory, at) {
-            table.split(self.tables.root(), at).unwrap();
+            table.split(&NoTlb, self.tables.root(), at).unwrap();
         }
     }
 
@@ -250,7 +250,7 @@ proptest! {
         }
         let mut gather = Gather::exclusive(&world.tlb);
         let everything = VaRange::of(0, 1 << 47);
-        prop_assert_eq!(world.tables.walk(&memory, everything, &mut Zap(&mut gather)), Ok(Walked::All));
+        prop_assert_eq!(world.tables.walk(&memory, &NoTlb, everything, &mut Zap(&mut gather)), Ok(Walked::All));
         gather.finish();
         drop(gather);
         world.count_released();

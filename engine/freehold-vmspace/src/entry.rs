@@ -36,7 +36,7 @@ impl<P: Platform> VmSpace<P> {
                 return None;
             }
             // Cannot fail: a table is deposited for the split.
-            let split = self.pmd_table(address).map(|table| table.split(self.root(), address));
+            let split = self.pmd_table(address).map(|table| self.split_pmd_leaf(table, address));
             debug_assert!(!matches!(split, Some(Err(_))), "a huge page without a table to split it");
         }
         let mut leaf = self.lock_leaf(address, level)?;

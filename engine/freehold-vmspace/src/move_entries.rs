@@ -107,8 +107,8 @@ impl<P: Platform> VmSpace<P> {
     /// [`split_huge`](Self::split_huge).
     pub fn split_leaf(&self, at: VirtAddr, level: Level) -> Result<(), NoMemory> {
         let split = match level {
-            Level::Pmd => self.pmd_table(at).map(|table| table.split(self.root(), at)),
-            _ => self.pud_table(at).map(|table| table.split(self.root(), at)),
+            Level::Pmd => self.pmd_table(at).map(|table| self.split_pmd_leaf(table, at)),
+            _ => self.pud_table(at).map(|table| self.split_pud_leaf(table, at)),
         };
         match split {
             Some(Err(_)) => Err(NoMemory),

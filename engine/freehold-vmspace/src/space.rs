@@ -380,6 +380,34 @@ impl<P: Platform> VmSpace<P> {
         self.table.lock_leaf(self.platform(), at, level)
     }
 
+    /// Splits the leaf of 2 MiB at `at` in `table`, if there is one. See [`EntryTable::split`].
+    ///
+    /// # Errors
+    /// Fails with [`OutOfTables`] if there is no memory for the table.
+    ///
+    /// [`EntryTable::split`]: freehold_pagetable::EntryTable::split
+    pub fn split_pmd_leaf(
+        &self,
+        table: PmdTable<'_, P::Format, P>,
+        at: VirtAddr,
+    ) -> Result<bool, OutOfTables> {
+        table.split(&self.tlb, self.root(), at)
+    }
+
+    /// Splits the leaf of 1 GiB at `at` in `table`, if there is one. See [`EntryTable::split`].
+    ///
+    /// # Errors
+    /// Fails with [`OutOfTables`] if there is no memory for the table.
+    ///
+    /// [`EntryTable::split`]: freehold_pagetable::EntryTable::split
+    pub fn split_pud_leaf(
+        &self,
+        table: PudTable<'_, P::Format, P>,
+        at: VirtAddr,
+    ) -> Result<bool, OutOfTables> {
+        table.split(&self.tlb, self.root(), at)
+    }
+
     /// See [`PageTable::walk`].
     #[inline]
     pub fn walk<V: Visitor<P::Format, P>>(
@@ -387,7 +415,7 @@ impl<P: Platform> VmSpace<P> {
         range: VaRange,
         visitor: &mut V,
     ) -> Result<Walked, OutOfTables> {
-        self.table.walk(self.platform(), range, visitor)
+        self.table.walk(self.platform(), &self.tlb, range, visitor)
     }
 
     /// See [`PageTable::count_tables`].

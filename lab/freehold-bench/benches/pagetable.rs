@@ -60,7 +60,7 @@ fn tables(c: &mut Criterion) {
     group.throughput(Throughput::Elements(PAGES));
     let zap = |range: VaRange| {
         let mut gather = Gather::new(&Nowhere, &state);
-        let walked = tables.walk(&memory, range, &mut Zap(&mut gather));
+        let walked = tables.walk(&memory, &Nowhere, range, &mut Zap(&mut gather));
         gather.finish();
         walked
     };

@@ -306,6 +306,12 @@ impl<F: Format> Cpu<F> {
             let entry = self.inner.table(at.table).entry(address.index(at.level));
             let raw = hardware_read::<F>(entry, &mut at, access)?;
             let place = Place { space: space.tag(), address, level: at.level, stamp: frame_stamp };
+            if F::BREAK_BEFORE_MAKE
+                && self.inner.config.oracles
+                && let Some(cached) = tlb.conflict(&place, F::is_leaf(raw, at.level))
+            {
+                oracle::size_changed(address, at.level, cached, self.number);
+            }
             if F::is_leaf(raw, at.level) {
                 let frame = F::pfn(raw).add(address.frame_in_leaf(at.level));
                 if let Err(how) = self.inner.frames.check(frame, frame_stamp) {

@@ -16,12 +16,13 @@
 //! | record | a frame is freed while the engine's record of it is not zero |
 //! | empty | a table is freed with entries in it |
 //! | double free | a free number is freed; see `pool` |
+//! | size | a walk finds an entry while the TLB of its CPU holds an entry of another size for the same addresses; only formats with `BREAK_BEFORE_MAKE` |
 //! | endless fault | the handler of an access never resolves its fault; see `cpu` |
 
 use crate::host;
 use crate::inner::Inner;
 use crate::pool::Stale;
-use freehold_pagetable::{ENTRIES, Format, Pfn, VirtAddr};
+use freehold_pagetable::{ENTRIES, Format, Level, Pfn, VirtAddr};
 
 /// The pattern that freed tables are filled with. The pattern is a present entry for a table or frame that no
 /// machine has. If a walk follows this entry, the machine therefore detects the error at the next step.
@@ -104,6 +105,15 @@ fn scan_leaves<F: Format>(inner: &Inner<F>, freed: &[Pfn]) {
             }
         }
     }
+}
+
+/// Reports that the tables have an entry of another size than an entry that the TLB still holds.
+#[cold]
+pub(crate) fn size_changed(address: VirtAddr, level: Level, cached: u64, cpu: usize) -> ! {
+    panic!(
+        "CPU {cpu} reads an entry of {level:?} at {address:?}, and its TLB holds an entry of another size from \
+         {cached:#x} on: break-before-make is missing"
+    );
 }
 
 /// Checks that a table that is being allocated was not written to while it was free, and clears its poison.

@@ -319,6 +319,27 @@ impl Tlb {
         self.walks_filled |= 1 << slot;
     }
 
+    /// Returns the first address of a cached entry that excludes an entry which a walk has just read: the caches
+    /// hold a leaf of another size for an address of the entry, or a table where the entry is a leaf. The entry
+    /// is a leaf or a table, at `at`. On a processor that needs break-before-make, an access may then use any
+    /// mixture of both.
+    pub(crate) fn conflict(&self, at: &Place, is_leaf: bool) -> Option<u64> {
+        let own = Tag::new(at.space, at.address, at.level);
+        let end = own.start() + (at.level.span() - 1);
+        let excludes = |tag: Tag| {
+            let other = tag.is(at.space) && tag.overlaps(own.start(), end);
+            // A leaf of the same size is replaced. Leaves below a table are its parts.
+            other && if is_leaf { tag.level() != at.level } else { tag.level() >= at.level }
+        };
+        let small = at.level == Level::Pte;
+        let leaf = match small {
+            true => self.large.iter().find(|leaf| excludes(leaf.tag)),
+            false => self.leaves().find(|leaf| excludes(leaf.tag)),
+        };
+        let table = || (is_leaf && !small && self.walks[walk_slot(own)].tag == own).then(|| own.start());
+        leaf.map(Leaf::start).or_else(table)
+    }
+
     /// Drops the leaves of `space` that overlap `start..end`, and also the walk entries if `walks` is true.
     /// Returns the number of entries that it drops.
     pub(crate) fn flush_range(&mut self, space: SpaceTag, start: u64, end: u64, walks: bool) -> usize {

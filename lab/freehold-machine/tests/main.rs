@@ -8,6 +8,7 @@
 //! `cargo xtask` run this program only without the checker. The other programs of this folder test the
 //! engine: `shuttle_engine`, `shuttle_files`, `sim_engine`, and `heap`.
 
+mod break_before_make;
 mod common;
 mod first_steps;
 mod host;

@@ -141,6 +141,23 @@ impl<'m> Ledger<'m> {
     }
 }
 
+/// The TLBs of splits on a format without break-before-make. A split there flushes nothing.
+pub struct NoTlb;
+
+impl Tlb for NoTlb {
+    fn flush(&self, what: &Flush) {
+        panic!("a split flushes {what:?}");
+    }
+
+    fn release(&self, frames: &[UnmappedFrame]) {
+        panic!("a split releases {frames:?}");
+    }
+
+    unsafe fn free_tables(&self, tables: &[Pfn]) {
+        panic!("a split frees {tables:?}");
+    }
+}
+
 impl Tlb for Ledger<'_> {
     fn is_unwinding(&self) -> bool {
         std::thread::panicking()
@@ -193,7 +210,7 @@ impl<F: Format, T: Tlb> Visitor<F, Memory> for Zap<'_, '_, T> {
 /// Zaps `range` and unlinks the tables whose span lies within it.
 pub fn unmap<F: Format>(tables: &PageTable<F, Memory>, memory: &Memory, tlb: &Ledger<'_>, range: VaRange) {
     let mut gather = Gather::exclusive(tlb);
-    assert_eq!(tables.walk(memory, range, &mut Zap(&mut gather)), Ok(Walked::All));
+    assert_eq!(tables.walk(memory, &NoTlb, range, &mut Zap(&mut gather)), Ok(Walked::All));
     // SAFETY: there is one thread. The whole range was just zapped, so nothing in it is in use.
     unsafe { tables.unlink_tables(memory, range, range.start(), range.end(), &mut gather) };
     gather.finish();

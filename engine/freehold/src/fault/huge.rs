@@ -131,7 +131,7 @@ impl<P: Platform> AddressSpace<P> {
         } else {
             drop(guard);
         }
-        match table.split(self.vm.root(), address) {
+        match self.vm.split_pmd_leaf(table, address) {
             Ok(_) => FaultOutcome::Retry,
             Err(_) => FaultOutcome::OUT_OF_MEMORY,
         }

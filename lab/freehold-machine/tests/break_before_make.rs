@@ -1,0 +1,65 @@
+//! The oracle for entries of another size (`size_changed` in `src/oracle.rs`), with tables that the test
+//! writes itself. A CPU loads through a huge leaf that is clean, and the test replaces the leaf by a table. The
+//! next store must set the dirty bit, so the CPU walks the tables while it holds the huge leaf.
+//!
+//! `engine/freehold-pagetable/tests/break_before_make.rs` tests that the engine keeps the rule.
+
+use crate::common::run;
+use freehold::platform::{FramePurpose, FrameRequest, Platform};
+use freehold_machine::{Machine, MachineConfig};
+use freehold_pagetable::{
+    Aarch64, Access, Flush, Format, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4,
+};
+use freehold_sync::atomic::Ordering::SeqCst;
+
+const AT: u64 = 0x40_0000;
+const OPEN: PteFlags = PteFlags::USER.union(PteFlags::WRITE).union(PteFlags::ACCESSED);
+
+/// Maps a huge page, loads from it, replaces it by a table of pages, and stores to it. Empties and flushes the
+/// entry before it writes the table if `breaks` is true.
+fn split<F: Format>(breaks: bool) {
+    let machine: Machine<F> = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
+    let root = machine.alloc_table(None).unwrap();
+    let mmu = machine.space_created(root).unwrap();
+    let (address, mut table) = (VirtAddr::new(AT), root);
+    for level in [Level::P4d, Level::Pud] {
+        let next = machine.alloc_table(None).unwrap();
+        machine.table(table).entry(address.index(level)).store(F::table(next), SeqCst);
+        table = next;
+    }
+    let entry = machine.table(table).entry(address.index(Level::Pmd));
+    let mut block = [Pfn::new(0)];
+    assert_eq!(machine.alloc_frames(&FrameRequest::blocks(FramePurpose::File, Level::Pmd), &mut block), 1);
+    entry.store(F::leaf(Level::Pmd, block[0], OPEN), SeqCst);
+    let mut cpu = machine.cpu(0);
+    let no_fault = |address: VirtAddr, access: Access| Err::<(), _>((address, access));
+    assert_eq!(cpu.load::<u64, _>(&mmu, AT, no_fault), Ok(0));
+    let small = machine.alloc_table(None).unwrap();
+    for index in 0..512 {
+        let part = F::leaf(Level::Pte, block[0].add(index as u64), OPEN);
+        machine.table(small).entry(index).store(part, SeqCst);
+    }
+    if breaks {
+        entry.store(0, SeqCst);
+        let end = VirtAddr::new(AT + Level::Pmd.span());
+        machine.flush(&mmu, &Flush { start: address, end, all: false, tables_freed: false });
+    }
+    entry.store(F::table(small), SeqCst);
+    cpu.store(&mmu, AT, 1u64, no_fault).unwrap();
+}
+
+#[test]
+#[should_panic(expected = "holds an entry of another size from 0x400000 on: break-before-make is missing")]
+fn split_without_a_flush_is_detected() {
+    run(|| split::<Aarch64>(false));
+}
+
+#[test]
+fn break_before_make_is_accepted() {
+    run(|| split::<Aarch64>(true));
+}
+
+#[test]
+fn x86_may_split_in_place() {
+    run(|| split::<X86_4>(false));
+}
