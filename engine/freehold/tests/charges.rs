@@ -23,6 +23,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::SeqCst},
 };
 
+/// Number of tables that a process needs for its first page.
+const TABLES: u64 = LEVELS as u64;
+
 /// Returns the owner of a space's private memory.
 fn owner(space: &AddressSpace<Machine>) -> Owner {
     Owner::Space(space.mmu().root())
@@ -159,11 +162,11 @@ fn page_tables_are_charged_to_the_space_that_allocates_them() {
         assert_eq!(tables(process), 1, "the root");
         anon(process, BASE, 1024);
         fill(process, cpu, BASE, 2, 1);
-        assert_eq!(tables(process), 4);
+        assert_eq!(tables(process), TABLES);
         let child = Process::of(process.fork().unwrap());
-        assert_eq!((tables(process), tables(&child)), (4, 4));
+        assert_eq!((tables(process), tables(&child)), (TABLES, TABLES));
         fill(&child, cpu, BASE + HUGE, 1, 1);
-        assert_eq!((tables(process), tables(&child)), (4, 5));
+        assert_eq!((tables(process), tables(&child)), (TABLES, TABLES + 1));
         child.munmap(BASE, 1024 * PAGE).unwrap();
         process.munmap(BASE, 1024 * PAGE).unwrap();
         assert_eq!((tables(process), tables(&child)), (1, 1));
@@ -181,11 +184,11 @@ fn table_for_the_split_of_a_huge_page_is_charged_to_the_space_of_the_page() {
         let tables = |process: &Process| world.machine.charged(Owner::Tables(process.mmu().root()));
         anon(process, BASE, 512);
         process.store(cpu, BASE, 1u64).unwrap();
-        assert_eq!(tables(process), 4, "the last one is deposited");
+        assert_eq!(tables(process), TABLES, "the last one is deposited");
         let child = Process::of(process.fork().unwrap());
-        assert_eq!((tables(process), tables(&child)), (4, 4));
+        assert_eq!((tables(process), tables(&child)), (TABLES, TABLES));
         child.munmap(BASE, PAGE).unwrap();
-        assert_eq!((tables(process), tables(&child)), (4, 4));
+        assert_eq!((tables(process), tables(&child)), (TABLES, TABLES));
     });
 }
 
@@ -195,15 +198,15 @@ fn refused_page_table_asks_the_platform_and_is_tried_again() {
         anon(process, BASE, 1024);
         process.store(cpu, BASE, 1u64).unwrap();
         let tables = Owner::Tables(process.mmu().root());
-        limit(&world.machine, tables, 4);
+        limit(&world.machine, tables, TABLES);
         assert_eq!(process.handle_fault(BASE + HUGE, Access::WRITE), Err(FaultError::OutOfMemory));
         let machine = world.machine.clone();
         world.machine.set_memory_short(Some(Arc::new(move |_| {
-            limit(&machine, tables, 5);
+            limit(&machine, tables, TABLES + 1);
             ShortageAnswer::Retry
         })));
         assert!(process.handle_fault(BASE + HUGE, Access::WRITE).is_ok());
-        assert_eq!(world.machine.charged(tables), 5);
+        assert_eq!(world.machine.charged(tables), TABLES + 1);
         world.machine.set_memory_short(None);
         world.machine.set_charge_limit(None);
     });

@@ -100,8 +100,8 @@ fn mremap_removes_a_boundary() {
     });
 }
 
-/// Page tables are freed together with the mappings of an arena. A boundary keeps only one table, that of the
-/// highest level below the root. Eight arenas share this table.
+/// Page tables are freed together with the mappings of an arena. A boundary keeps only the tables of 1 GiB
+/// entries and above, which several arenas share.
 #[test]
 fn tables_of_an_arena_are_freed() {
     placing(|world, process, cpu| {
@@ -112,9 +112,9 @@ fn tables_of_an_arena_are_freed() {
         for _ in 0..3 {
             let at = map(process, cpu, 0, 4, ANON);
             process.store(cpu, at, 1u64).unwrap();
-            assert_eq!(tables(), before + 3);
+            assert_eq!(tables(), before + LEVELS - 1);
             cpu.call(|| process.munmap(at, 4 * PAGE)).unwrap();
-            assert_eq!(tables(), before + 1);
+            assert_eq!(tables(), before + LEVELS - 3);
         }
     });
 }
@@ -172,7 +172,7 @@ fn insert_boundaries(process: &Process) {
 #[test]
 fn mapping_that_needs_the_space_removes_all_boundaries() {
     placing(|_, process, cpu| {
-        let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
+        let (low, high) = (Config::default().mmap_min_addr, <Process>::DEFAULT_MMAP_BASE);
         let room = |len| cpu.call(|| process.mmap(0, len, RW, ANON | MapFlags::NORESERVE, None, 0));
         insert_boundaries(process);
         assert_eq!(room(high - low + PAGE), Err(MmapError::NoSpace));
@@ -193,7 +193,7 @@ fn mapping_that_needs_the_space_removes_all_boundaries() {
 #[test]
 fn moving_mremap_that_needs_the_space_removes_all_boundaries() {
     placing(|_, process, cpu| {
-        let (low, high) = (Config::default().mmap_min_addr, SpaceConfig::default().mmap_base);
+        let (low, high) = (Config::default().mmap_min_addr, <Process>::DEFAULT_MMAP_BASE);
         map(process, cpu, low, 1, FIXED);
         cpu.call(|| process.mmap(low + PAGE, PAGE, R, FIXED, None, 0)).unwrap();
         insert_boundaries(process);

@@ -46,6 +46,14 @@ mod nodes;
 mod nommu;
 mod pageout;
 mod pins;
+// Only x86-64 has protection keys.
+#[cfg(not(any(
+    machine_format = "sv39",
+    machine_format = "sv48",
+    machine_format = "sv57",
+    machine_format = "aarch64",
+    machine_format = "aarch64_0"
+)))]
 mod pkeys;
 mod probes;
 mod random_interactions;

@@ -316,10 +316,10 @@ fn pageout_reports_holes_and_refuses_locked_memory() {
 #[test]
 fn pageout_of_a_large_file_ends_after_a_fatal_signal() {
     everywhere(|world, process, _| {
-        let mapping = Mapping::new(world.engine(), Zeroes, 1 << 40, false).unwrap();
+        let mapping = Mapping::new(world.engine(), Zeroes, 1 << 37, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/large").unwrap();
-        let at = process.mmap(0, 1 << 40, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
-        let ended = killed(|| process.madvise(at, 1 << 40, Advice::PageOut));
+        let at = process.mmap(0, 1 << 37, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let ended = killed(|| process.madvise(at, 1 << 37, Advice::PageOut));
         assert_eq!(ended, Err(MadviseError::Killed));
     });
 }

@@ -609,7 +609,7 @@ fn mapping_of_all_free_space_waits_for_claims() {
         // Leaves an arena boundary above the range.
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         process.munmap(at, PAGE).unwrap();
-        let (low, high) = (AT + PAGE, SpaceConfig::default().mmap_base);
+        let (low, high) = (AT + PAGE, <Process>::DEFAULT_MMAP_BASE);
         anon(process, AT, 1);
         let room = || process.mmap(0, high - low, RW, ANON | MapFlags::NORESERVE, None, 0);
         let reader = process.find_vma(AT);

@@ -8,7 +8,7 @@
 //! pages are tested in `hugetlb/calls.rs`.
 
 use crate::support::{
-    BASE, Counted, Locking, Machine, PAGE, Process, R, RW, Vcpu, World, anon, everywhere,
+    BASE, Counted, Locking, Machine, PAGE, Process, R, RW, USER_END, Vcpu, World, anon, everywhere,
     failure::{Failure, at_every_allocation},
     layout,
 };
@@ -64,7 +64,7 @@ fn shmat_checks_its_arguments() {
         assert_eq!(shmat(5, rnd), Err(ShmatError::NotPermitted), "0 is below the lowest address");
         assert_eq!(shmat(BASE + 7 * PAGE, NONE), Err(ShmatError::Invalid), "occupied");
         assert_eq!(shmat(u64::MAX - 2 * PAGE + 1, NONE), Err(ShmatError::Invalid), "a range that wraps");
-        assert_eq!(shmat(1 << 47, NONE), Err(ShmatError::NoSpace), "beyond user space");
+        assert_eq!(shmat(USER_END, NONE), Err(ShmatError::NoSpace), "beyond user space");
         assert_eq!(segment.attached(), 1, "a failed attach does not count");
         assert_eq!(shmat(BASE + 7 * PAGE, remap), Ok(BASE + 7 * PAGE));
         assert_eq!(layout(process), [(0, 7), (7, 15)]);

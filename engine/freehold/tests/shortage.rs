@@ -42,7 +42,7 @@ pub const HOARD: u64 = BASE + (1 << 32);
 pub const ROUNDS: u32 = 16;
 const FIXED: MapFlags = ANON.union(MapFlags::FIXED);
 
-pub type Shortage<'s> = MemoryShortage<'s, Mmu<X86_4>>;
+pub type Shortage<'s> = MemoryShortage<'s, Mmu<DefaultFormat>>;
 
 /// Makes a call with this answer of the platform. Returns the result and the number of questions.
 pub fn answering<R>(

@@ -56,7 +56,7 @@ impl File for Switch {
             3 => clear(ClearRefs::Mapped),
             4 => space(&self.0.process)
                 .map_or(Ok(()), |space| space.clear_soft_dirty())
-                .map_err(|_| Errno::EINTR)?,
+                .map_err(|error| error.errno())?,
             5 => self.0.process.usage.peak_resident.store(0, Relaxed),
             _ => return Err(Errno::EINVAL),
         }

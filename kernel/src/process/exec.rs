@@ -231,7 +231,7 @@ pub fn load(
 ) -> Result<Loaded, Errno> {
     let Program { own, interpreter } = program;
     let base = own.base(PIE_BASE)?;
-    let config = SpaceConfig::new().brk(own.end(base));
+    let config = SpaceConfig::new().brk(Some(own.end(base)));
     let space = AddressSpace::new(engine(), &config).map_err(|_| Errno::ENOMEM)?;
     limits.apply(&space, ids);
     let image = map(&space, own, base)?;

@@ -34,8 +34,8 @@ mod traced {
     use freehold::engine::{Config, Engine};
     use freehold::fault::Access;
     use freehold::space::{MapFlags, Prot, SpaceConfig};
+    use freehold_machine::DefaultFormat;
     use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-    use freehold_pagetable::X86_4;
     use freehold_sim::{Apart, Machine as Model, names, run, trace};
     use std::alloc::{GlobalAlloc, Layout};
     use std::cell::{Cell, RefCell};
@@ -82,7 +82,7 @@ mod traced {
     }
 
     /// An operation of a processor. The number is the count of earlier repetitions.
-    type Operation<'a> = &'a dyn Fn(&mut Cpu<X86_4>, u64);
+    type Operation<'a> = &'a dyn Fn(&mut Cpu<DefaultFormat>, u64);
 
     const PAGE: u64 = 4096;
     const RW: Prot = Prot::READ.union(Prot::WRITE);
@@ -103,15 +103,15 @@ mod traced {
         let engine = Engine::new(machine.clone(), Config::default())?;
         let process = Process::new(&engine, &SpaceConfig::default())?;
         let at = process.mmap(0, 64 * PAGE, RW, ANON, None, 0)?;
-        let touch = |cpu: &mut Cpu<X86_4>, page: u64| {
+        let touch = |cpu: &mut Cpu<DefaultFormat>, page: u64| {
             process.touch(cpu, at + page * PAGE, Access::WRITE).expect("a page");
         };
-        let map = |_: &mut Cpu<X86_4>, _: u64| {
+        let map = |_: &mut Cpu<DefaultFormat>, _: u64| {
             let fresh = process.mmap(0, 2 * PAGE, RW, ANON, None, 0).expect("a mapping");
             process.munmap(fresh, 2 * PAGE).expect("unmapped");
         };
         let children = RefCell::new(Vec::new());
-        let fork = |_: &mut Cpu<X86_4>, _: u64| {
+        let fork = |_: &mut Cpu<DefaultFormat>, _: u64| {
             let child = process.fork().expect("a child");
             children.borrow_mut().push(child);
         };

@@ -15,8 +15,8 @@ use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
 use freehold::file::{File, FileAccess, Mapping, Zeroes};
 use freehold::space::{Locking, MapFlags, Prot, SpaceConfig, Unmap};
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, MachineStats, Process};
-use freehold_pagetable::X86_4;
 use freehold_sync::stats::{Histogram, LockSnapshot};
 use std::error::Error;
 use std::sync::Barrier;
@@ -98,7 +98,7 @@ fn furnish(kernel: &Kernel, process: &Process) -> Outcome<u64> {
 }
 
 /// Maps memory, fills it, removes write permission from one page, and unmaps the memory, in each round.
-fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
+fn maps_and_unmaps(process: &Process, mut cpu: Cpu<DefaultFormat>, shared: u64) -> Outcome<()> {
     for round in 0..ROUNDS {
         let at = cpu.call(|| process.mmap(0, PART, RW, ANON, None, 0))?;
         for page in (at..at + PART).step_by(PAGE_SIZE as usize) {
@@ -114,7 +114,7 @@ fn maps_and_unmaps(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outco
 
 /// Fills memory, and forks every 16 rounds. Checks that the child sees the memory as it was at the time of
 /// the fork, and that later stores of one process are not visible in the other process.
-fn faults_and_forks(process: &Process, mut cpu: Cpu<X86_4>, shared: u64) -> Outcome<()> {
+fn faults_and_forks(process: &Process, mut cpu: Cpu<DefaultFormat>, shared: u64) -> Outcome<()> {
     let own = shared + PART;
     for round in 0..ROUNDS {
         for page in (own..own + PART).step_by(PAGE_SIZE as usize) {

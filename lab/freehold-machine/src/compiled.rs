@@ -7,6 +7,7 @@
 //! that uses it, so an omission costs only time. `lib.rs` includes this file only in builds with debug
 //! assertions.
 
+use crate::DefaultFormat;
 use crate::{Machine, Process};
 use freehold::{
     counted::Counted,
@@ -16,7 +17,6 @@ use freehold::{
     remote::Pins,
     uffd::Userfaultfd,
 };
-use freehold_pagetable::X86_4;
 
 type Space = freehold::space::AddressSpace<Machine>;
 type Engine = freehold::engine::Engine<Machine>;
@@ -50,15 +50,15 @@ pub fn compiled() -> Vec<*const ()> {
             try_read wake;
         NoMmu: new mmap find clear check munmap;
         Pins<Machine>: frames read write unpin_dirty;
-        Process<X86_4>: new touch read write;
+        Process<DefaultFormat>: new touch read write;
     };
     all.extend([
         make_files as *const (),
         drop::<Counted<Space>> as *const (),
         drop::<Counted<Engine>> as *const (),
         drop::<Counted<Mapping<Machine>>> as *const (),
-        Process::<X86_4>::load::<u64> as *const (),
-        Process::<X86_4>::store::<u64> as *const (),
+        Process::<DefaultFormat>::load::<u64> as *const (),
+        Process::<DefaultFormat>::store::<u64> as *const (),
     ]);
     all
 }

@@ -71,6 +71,7 @@ mod contents;
 mod context;
 mod cpu;
 mod cpu_shared;
+mod default_format;
 mod effort;
 mod example;
 mod exempt;
@@ -105,6 +106,7 @@ pub use config::{MachineConfig, Memory};
 pub use contents::Word;
 pub use context::{RcuGuard, deepest_call, unchecked};
 pub use cpu::{Cpu, Entered};
+pub use default_format::DefaultFormat;
 // For the tests of this repository.
 #[doc(hidden)]
 pub use effort::Effort;

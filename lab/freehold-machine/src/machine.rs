@@ -9,6 +9,7 @@
 //! `tests/tlb.rs` test the other traits.
 #![expect(unsafe_code, reason = "implements the engine's unsafe traits")]
 
+use crate::DefaultFormat;
 use crate::config::MachineConfig;
 use crate::contents::Page;
 use crate::context;
@@ -22,7 +23,7 @@ use crate::mmu::Mmu;
 use crate::report::{Accounting, MachineStats};
 use freehold::platform::{Frame, FrameRequest};
 use freehold::platform::{MemoryShortage, PageOwner, PkeyRights, Platform, ShortageAnswer};
-use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta, X86_4};
+use freehold_pagetable::{Flush, Format, OutOfTables, Pfn, Table, TableMemory, TableMeta};
 use freehold_sync::atomic::AtomicU32;
 use freehold_sync::stats::LockUse;
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead};
@@ -33,13 +34,13 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A function that answers [`Platform::memory_short`] for a machine.
-pub type MemoryShort<F = X86_4> = dyn Fn(&MemoryShortage<'_, Mmu<F>>) -> ShortageAnswer + Send + Sync;
+pub type MemoryShort<F = DefaultFormat> = dyn Fn(&MemoryShortage<'_, Mmu<F>>) -> ShortageAnswer + Send + Sync;
 
 /// A handle of a machine in this process. Cloning is cheap. The machine is freed when its last handle, CPU
 /// and address space are dropped.
 ///
 /// `F` is the format of the page tables.
-pub struct Machine<F: Format = X86_4> {
+pub struct Machine<F: Format = DefaultFormat> {
     /// The state, shared by all handles.
     inner: Arc<Inner<F>>,
 }

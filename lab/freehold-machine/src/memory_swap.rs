@@ -11,19 +11,20 @@
 //! device keep the device: a test completes or drops them before it ends the engine. `tests/swap.rs` of the
 //! engine uses the device.
 
+use crate::DefaultFormat;
 use crate::{Machine, exempt, host::Lock};
 use freehold::{
     file::IoError,
     platform::Platform,
     swap::{SwapDevice, SwapRead, SwapWrite},
 };
-use freehold_pagetable::{Format, PAGE_SIZE, Pfn, X86_4};
+use freehold_pagetable::{Format, PAGE_SIZE, Pfn};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A swap device in memory, which completes requests when a test says so, and checks what the engine asks of
 /// it. Clones are the same device.
-pub struct MemorySwap<F: Format = X86_4> {
+pub struct MemorySwap<F: Format = DefaultFormat> {
     slots: u64,
     merges: bool,
     state: Arc<Lock<State<F>>>,

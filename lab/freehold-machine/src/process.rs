@@ -6,23 +6,32 @@
 //! whose calls are available by dereferencing the process. A new kind of access of [`Cpu`] gets a function
 //! here, which passes `fault` as the handler.
 
+use crate::DefaultFormat;
 use crate::{Cpu, Machine, Word};
 use freehold::counted::Counted;
 use freehold::engine::Engine;
 use freehold::error::SpaceError;
 use freehold::fault::{Access, FaultError};
 use freehold::space::{AddressSpace, SpaceConfig};
-use freehold_pagetable::{Format, VirtAddr, X86_4};
+use freehold_pagetable::{Format, VirtAddr};
 use std::ops::Deref;
 
 /// An address space on a [`Machine`], shared by the threads that run it. Dereferences to the address space.
-pub struct Process<F: Format = X86_4> {
+pub struct Process<F: Format = DefaultFormat> {
     space: Counted<AddressSpace<Machine<F>>>,
 }
 
 impl<F: Format> Process<F> {
     /// The end of the addresses of a process.
     pub const TASK_SIZE: u64 = AddressSpace::<Machine<F>>::TASK_SIZE;
+    /// See [`AddressSpace::MAP_WINDOW_END`].
+    pub const MAP_WINDOW_END: u64 = AddressSpace::<Machine<F>>::MAP_WINDOW_END;
+    /// See [`AddressSpace::LEGACY_BASE`].
+    pub const LEGACY_BASE: u64 = AddressSpace::<Machine<F>>::LEGACY_BASE;
+    /// See [`AddressSpace::DEFAULT_MMAP_BASE`].
+    pub const DEFAULT_MMAP_BASE: u64 = AddressSpace::<Machine<F>>::DEFAULT_MMAP_BASE;
+    /// See [`AddressSpace::DEFAULT_BRK`].
+    pub const DEFAULT_BRK: u64 = AddressSpace::<Machine<F>>::DEFAULT_BRK;
 
     /// Creates a process with an empty address space.
     ///

@@ -17,13 +17,14 @@
 //! `shuttle_engine` and the random tests of the engine run devices concurrently with, and after, all kinds
 //! of changes.
 
+use crate::DefaultFormat;
 use crate::{Machine, exempt, host::Lock, inner::Inner};
 use freehold::{
     UserRange,
     error::AccessError,
     space::{AddressSpace, Interval, ListenError, Listener, ListenerId, Refused},
 };
-use freehold_pagetable::{Format, Kind, Level, PAGE_SIZE, Pfn, PteFlags, VirtAddr, X86_4};
+use freehold_pagetable::{Format, Kind, Level, PAGE_SIZE, Pfn, PteFlags, VirtAddr};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -49,7 +50,7 @@ pub(crate) struct Translations {
 
 /// A device with translations of one address space. It must be [attached](Self::attach) to that space, and
 /// its accesses name the space.
-pub struct Shadow<F: Format = X86_4> {
+pub struct Shadow<F: Format = DefaultFormat> {
     machine: Machine<F>,
     interval: Interval<Machine<F>>,
     /// The driver's lock.

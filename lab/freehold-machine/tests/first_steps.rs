@@ -14,7 +14,7 @@ const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 
 /// Runs `test` with a new machine and process for each lock design. Checks that nothing leaked.
-fn on_every_design(test: impl Fn(&Process, &mut freehold_machine::Cpu<freehold_pagetable::X86_4>)) {
+fn on_every_design(test: impl Fn(&Process, &mut freehold_machine::Cpu<freehold_machine::DefaultFormat>)) {
     for locking in Locking::ALL {
         let machine: Machine = Machine::new(MachineConfig::backed(16 << 20)).expect("a machine");
         let engine = Engine::new(machine.clone(), Config::default()).expect("an engine");

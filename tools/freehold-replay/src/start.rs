@@ -38,8 +38,11 @@ pub(super) type Present = Vec<(Range<u64>, Access)>;
 /// Maps the areas of the start. Returns the pages that were present; the program's CPU must touch them.
 pub(super) fn start(world: &World, start: &Start) -> Result<(Process, Present)> {
     let config = world.config();
-    let (mmap_base, layout) = layout::base(start).unwrap_or((config.mmap_base, config.layout));
-    let process = Process::new(&world.engine, &config.mmap_base(mmap_base).layout(layout))?;
+    let config = match layout::base(start) {
+        Some((base, layout)) => config.mmap_base(Some(base)).layout(layout),
+        None => config,
+    };
+    let process = Process::new(&world.engine, &config)?;
     let Start::Shown(snapshot) = start else { return Ok((process, Vec::new())) };
     for area in snapshot.areas.iter().filter(|area| area.name != VSYSCALL) {
         map(world, &process, area)

@@ -99,10 +99,10 @@ impl<P: Platform> AddressSpace<P> {
     /// Creates an empty address space with the same settings.
     fn new_child(&self) -> Result<Counted<Self>, NoMemory> {
         let config = SpaceConfig {
-            mmap_base: self.mmap_base,
+            mmap_base: Some(self.mmap_base),
             layout: self.layout,
             placement: self.placement,
-            brk: self.start_brk.load(Relaxed),
+            brk: Some(self.start_brk.load(Relaxed)),
             data: self.data.clone(),
             limits: self.limits.get(),
             mdwe: self.mdwe().inherited(),

@@ -117,7 +117,8 @@ pub use fill::FillError;
 pub use io::IoError;
 pub use migrate::MigrateError;
 pub use settings::{
-    BrkError, EngineError, HeapError, MdweError, MergeError, SpaceError, SwapOffError, SwapOnError,
+    BrkError, EngineError, HeapError, MdweError, MergeError, SoftDirtyError, SpaceError, SwapOffError,
+    SwapOnError,
 };
 pub use uffd::{UffdError, UffdReadError, UffdRegisterError};
 

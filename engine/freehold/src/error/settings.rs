@@ -17,6 +17,24 @@ unkillable_error! {
     }
 }
 
+plain_error! {
+    /// Reason why the soft-dirty bits of an address space were not all cleared.
+    SoftDirtyError {
+        /// The format of the page tables has no soft-dirty bit.
+        ///
+        /// See [`Format::FLAGS`](crate::platform::Format::FLAGS). Every page counts as written.
+        NotSupported => EINVAL,
+        /// A fatal signal arrived, and the bits of only some VMAs are cleared.
+        Killed => EINTR,
+    }
+}
+
+impl From<Killed> for SoftDirtyError {
+    fn from(_: Killed) -> Self {
+        Self::Killed
+    }
+}
+
 unkillable_error! {
     /// Reason why an address space could not be created.
     SpaceError {
@@ -24,7 +42,7 @@ unkillable_error! {
         /// hint.
         ///
         /// See [`SpaceConfig::mmap_base`](crate::space::SpaceConfig::mmap_base) and
-        /// [`DEFAULT_MAP_WINDOW`](crate::space::DEFAULT_MAP_WINDOW).
+        /// [`MAP_WINDOW_END`](crate::space::AddressSpace::MAP_WINDOW_END).
         MmapBase => EINVAL,
         /// The start of the heap lies beyond user space.
         ///

@@ -7,8 +7,10 @@ use freehold_sync::Killed;
 verb_error! {
     /// Reason why memory was not registered with a userfaultfd or not unregistered.
     UffdRegisterError {
-        /// The range is not page-aligned or leaves user space, the mode is unknown, or the memory does not
-        /// allow this.
+        /// The range is not page-aligned or leaves user space, the mode is unknown, or the memory or the
+        /// format of page tables does not allow this.
+        ///
+        /// See [`RegisterMode::supported`](crate::uffd::RegisterMode::supported).
         Invalid => EINVAL,
         /// The memory can never be written.
         NotPermitted => EPERM,

@@ -22,14 +22,17 @@
 //! lock of a VMA while it changes the flag and the entries: a fault reads the flag and installs an entry, and
 //! a transfer (`remote/`) checks the bit and stores, under the read lock. `tests/reports/soft_dirty.rs` tests
 //! soft-dirty pages.
+//!
+//! A format of page tables may have no soft-dirty bit. Its entries are then decoded with the bit set, so every
+//! page counts as soft-dirty.
 
 use crate::space::AddressSpace;
 use crate::{
-    platform::Platform,
+    error::SoftDirtyError,
+    platform::{Format, Platform, PteFlags},
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
-use freehold_sync::Killed;
 use freehold_vmspace::Aging;
 
 /// The VMAs whose accessed bits are cleared, with Linux's numbers.
@@ -109,7 +112,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails if a fatal signal arrives. Some VMAs are cleared then.
+    /// Fails with `NotSupported` if the [format](Format::FLAGS) of the page tables has no soft-dirty bit. Every
+    /// page then counts as written. Fails with `Killed` if a fatal signal arrives. Some VMAs are cleared then.
     ///
     /// # Locks
     ///
@@ -138,7 +142,10 @@ impl<P: Platform> AddressSpace<P> {
     /// });
     /// assert_eq!(dirty, [false, true]);
     /// ```
-    pub fn clear_soft_dirty(&self) -> Result<(), Killed> {
+    pub fn clear_soft_dirty(&self) -> Result<(), SoftDirtyError> {
+        if !P::Format::FLAGS.contains(PteFlags::SOFT_DIRTY) {
+            return Err(SoftDirtyError::NotSupported);
+        }
         let (mut at, mut rounds) = (0, Rounds::new());
         loop {
             rounds.again::<P>()?;

@@ -49,7 +49,7 @@ impl<P: Platform> Iterator for Smaps<'_, P> {
             usage: space.usage(vma, part),
             page_bytes: vma.huge_page_size().map_or(PAGE_SIZE, HugePageSize::bytes),
             huge_eligible: space.may_hold_huge(vma),
-            protection_key: space.platform().has_pkeys().then(|| vma.flags().pkey()),
+            protection_key: space.has_pkeys().then(|| vma.flags().pkey()),
             line: MapLine::of(space, vma, part),
         })?;
         self.at = smap.line.end;

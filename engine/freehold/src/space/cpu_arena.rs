@@ -52,7 +52,7 @@ impl<P: Platform> AddressSpace<P> {
         if self.placement == Placement::FirstFit || !anywhere {
             return None;
         }
-        let arenas = (above.end - above.start) / ARENA_BYTES;
+        let arenas = (above.end / ARENA_BYTES).saturating_sub(above.start.div_ceil(ARENA_BYTES));
         // The CPU is a hint: the task may migrate to another CPU.
         let nth = P::with_cpu(|cpu| cpu as u64 % arenas.max(1)) + 1;
         let top = above.end - above.end % ARENA_BYTES;

@@ -88,15 +88,17 @@ settings! {
     #[derive(Clone, Debug)]
     pub struct SpaceConfig {
         /// Address at which mmap starts its search: downwards with [`Layout::TopDown`], upwards with
-        /// [`Layout::BottomUp`]. Must be the start of a page and at most [`DEFAULT_MAP_WINDOW`].
-        pub mmap_base: u64,
+        /// [`Layout::BottomUp`]. Must be the start of a page and at most
+        /// [`MAP_WINDOW_END`](AddressSpace::MAP_WINDOW_END). `None` is
+        /// [`DEFAULT_MMAP_BASE`](AddressSpace::DEFAULT_MMAP_BASE).
+        pub mmap_base: Option<u64>,
         /// The end from which mmap searches for free addresses.
         pub layout: Layout,
         /// The policy by which mmap places mappings without a fixed address.
         pub placement: Placement,
         /// Start of the heap, where the break is at first. At most the [end of user
-        /// space](AddressSpace::TASK_SIZE).
-        pub brk: u64,
+        /// space](AddressSpace::TASK_SIZE). `None` is [`DEFAULT_BRK`](AddressSpace::DEFAULT_BRK).
+        pub brk: Option<u64>,
         /// Start and end of the program's initialised data, at most the [end of user
         /// space](AddressSpace::TASK_SIZE). RLIMIT_DATA counts the data together with the heap.
         pub data: core::ops::Range<u64>,
@@ -122,10 +124,10 @@ settings! {
 impl Default for SpaceConfig {
     fn default() -> Self {
         SpaceConfig {
-            mmap_base: DEFAULT_MAP_WINDOW - (128 << 20),
+            mmap_base: None,
             layout: Layout::TopDown,
             placement: Placement::default(),
-            brk: 0x5555_5555_6000,
+            brk: None,
             data: 0..0,
             limits: Limits::default(),
             mdwe: Mdwe::empty(),
@@ -145,7 +147,7 @@ impl SpaceConfig {
     /// ```
     /// # use freehold::{PAGE_SIZE, space::*};
     /// # let engine = freehold_machine::example_engine(1 << 20);
-    /// let config = SpaceConfig::new().layout(Layout::BottomUp).mmap_base(0x10_0000);
+    /// let config = SpaceConfig::new().layout(Layout::BottomUp).mmap_base(Some(0x10_0000));
     /// let space = AddressSpace::new(&engine, &config).unwrap();
     /// let flags = MapFlags::PRIVATE | MapFlags::ANONYMOUS;
     /// assert_eq!(space.mmap(0, PAGE_SIZE, Prot::READ, flags, None, 0), Ok(0x10_0000));
@@ -156,12 +158,13 @@ impl SpaceConfig {
 }
 
 impl SpaceConfig {
-    /// Checks the configuration for an address space that ends at `task_size`. Limits may have any value.
-    fn check(&self, task_size: u64) -> Result<(), SpaceError> {
-        if self.mmap_base > DEFAULT_MAP_WINDOW || !self.mmap_base.is_multiple_of(PAGE_SIZE) {
+    /// Checks the configuration for an address space whose default window of mmap ends at `window_end` and that
+    /// ends at `task_size`. Limits may have any value.
+    fn check(&self, window_end: u64, task_size: u64) -> Result<(), SpaceError> {
+        if self.mmap_base.is_some_and(|base| base > window_end || !base.is_multiple_of(PAGE_SIZE)) {
             return Err(SpaceError::MmapBase);
         }
-        if self.brk > task_size {
+        if self.brk.is_some_and(|brk| brk > task_size) {
             return Err(SpaceError::Heap);
         }
         if self.data.start > self.data.end || self.data.end > task_size {
@@ -280,14 +283,14 @@ impl<P: Platform> AddressSpace<P> {
     /// # use freehold::{PAGE_SIZE, error::SpaceError};
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # use freehold::space::{AddressSpace, SpaceConfig};
-    /// let config = SpaceConfig::new().brk(0x10_0000);
+    /// let config = SpaceConfig::new().brk(Some(0x10_0000));
     /// let space = AddressSpace::new(&engine, &config).unwrap();
     /// assert_eq!((space.brk(0), space.counts().map_count), (Ok(0x10_0000), 0));
-    /// let invalid = config.mmap_base(5);
+    /// let invalid = config.mmap_base(Some(5));
     /// assert_eq!(AddressSpace::new(&engine, &invalid).err(), Some(SpaceError::MmapBase));
     /// ```
     pub fn new(engine: &Counted<Engine<P>>, config: &SpaceConfig) -> Result<Counted<Self>, SpaceError> {
-        config.check(Self::TASK_SIZE)?;
+        config.check(Self::MAP_WINDOW_END, Self::TASK_SIZE)?;
         Ok(create(engine.platform(), || engine.trim_own(), || Self::make(engine, config))?)
     }
 
@@ -300,6 +303,7 @@ impl<P: Platform> AddressSpace<P> {
         let counters = Counters::try_new()?;
         let defaults = if config.memory_merge { VmFlags::MERGEABLE } else { VmFlags::empty() };
         let own = LockStats::try_new_if(config.lock_stats)?;
+        let brk = config.brk.unwrap_or(Self::DEFAULT_BRK);
         let mmap_lock = match own.or_else(|| engine.lock_stats.clone()) {
             Some(stats) => MmapLock::with_stats(stats),
             None => MmapLock::new(),
@@ -319,12 +323,12 @@ impl<P: Platform> AddressSpace<P> {
             thp_disable: AtomicU32::new(config.thp_disable as u32),
             reaped: AtomicU32::new(0),
             locking: config.locking.available(),
-            mmap_base: config.mmap_base,
+            mmap_base: config.mmap_base.unwrap_or(Self::DEFAULT_MMAP_BASE),
             layout: config.layout,
             placement: config.placement,
             data: config.data.clone(),
-            start_brk: AtomicU64::new(config.brk),
-            brk: AtomicU64::new(config.brk),
+            start_brk: AtomicU64::new(brk),
+            brk: AtomicU64::new(brk),
             heap_locked: AtomicBool::new(false),
             default_flags: AtomicU64::new(defaults.bits()),
             arguments: SpinLock::new(Arguments::default(), Rank::Leaf),
@@ -508,12 +512,4 @@ impl<P: Platform> AddressSpace<P> {
     pub(crate) fn platform(&self) -> &P {
         self.vm.platform()
     }
-
-    /// End of user space in this format of page tables. The last page below the end of the format stays
-    /// unused.
-    pub const TASK_SIZE: u64 = {
-        let end = VmSpace::<P>::USER_END;
-        assert!(end >= DEFAULT_MAP_WINDOW);
-        end
-    };
 }

@@ -15,9 +15,9 @@
 //! has the record. All functions take the guard of a writer. A change of the rules must agree with Linux;
 //! `engine/freehold/tests/pkeys.rs` tests them on every design.
 
-use super::locking::WriteGuard;
+use super::{AddressSpace, locking::WriteGuard};
 use crate::{
-    platform::{PkeyRights, Platform},
+    platform::{Format, PkeyRights, Platform, PteFlags},
     space::state::pkeys::Pkeys,
     vma::flags::VmFlags,
 };
@@ -32,14 +32,14 @@ impl Pkeys {
     /// key, and for every key if the processor has no keys.
     pub fn is_allocated<P: Platform>(&self, guard: &WriteGuard<'_, P>, pkey: u8) -> bool {
         let set = self.set();
-        guard.space.platform().has_pkeys() && set.contains(pkey) && set.execute_only() != Some(pkey)
+        guard.space.has_pkeys() && set.contains(pkey) && set.execute_only() != Some(pkey)
     }
 
     /// Allocates the lowest free key. Returns `None` if the processor has no keys, or none is free. The
     /// guard must be that of an exclusive writer.
     pub fn allocate<P: Platform>(&self, guard: &WriteGuard<'_, P>) -> Option<u8> {
         let set = self.set();
-        let pkey = set.lowest_free().filter(|_| guard.space.platform().has_pkeys())?;
+        let pkey = set.lowest_free().filter(|_| guard.space.has_pkeys())?;
         self.replace(set.with(pkey));
         Some(pkey)
     }
@@ -58,9 +58,16 @@ impl Pkeys {
         if set.execute_only().is_some() {
             return set.execute_only();
         }
-        let pkey = set.lowest_free().filter(|pkey| *pkey != 0 && guard.space.platform().has_pkeys())?;
+        let pkey = set.lowest_free().filter(|pkey| *pkey != 0 && guard.space.has_pkeys())?;
         self.replace(set.with_execute_only(pkey));
         Some(pkey)
+    }
+}
+
+impl<P: Platform> AddressSpace<P> {
+    /// Returns true if the processor and the format of the page tables have protection keys.
+    pub(crate) fn has_pkeys(&self) -> bool {
+        P::Format::FLAGS.contains(PteFlags::PKEY) && self.platform().has_pkeys()
     }
 }
 

@@ -21,7 +21,7 @@ use crate::{
     PAGE_SIZE,
     error::MmapError,
     platform::Platform,
-    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, placement_request::PlacementRequest, state::layout::Layout},
+    space::{placement_request::PlacementRequest, state::layout::Layout},
 };
 use core::ops::Range;
 use freehold_vmspace::UserRange;
@@ -42,10 +42,10 @@ impl<P: Platform> AddressSpace<P> {
     pub(super) fn window_end(request: &PlacementRequest) -> u64 {
         if request.flags().contains(MapFlags::BIT32) {
             LOW.end
-        } else if request.hint() > DEFAULT_MAP_WINDOW {
+        } else if request.hint() > Self::MAP_WINDOW_END {
             Self::TASK_SIZE
         } else {
-            DEFAULT_MAP_WINDOW
+            Self::MAP_WINDOW_END
         }
     }
 
@@ -57,7 +57,7 @@ impl<P: Platform> AddressSpace<P> {
         }
         // If the request may use addresses above the default window, the range grows by the size of the
         // addresses above that window.
-        let high = self.mmap_base + (Self::window_end(request) - DEFAULT_MAP_WINDOW);
+        let high = self.mmap_base + (Self::window_end(request) - Self::MAP_WINDOW_END);
         let low = if request.flags().contains(MapFlags::ABOVE_4G) { LOW_END } else { PAGE_SIZE };
         Some(low..high)
     }
@@ -68,7 +68,7 @@ impl<P: Platform> AddressSpace<P> {
         match self.layout {
             _ if request.flags().contains(MapFlags::BIT32) => LOW,
             Layout::BottomUp => self.mmap_base..Self::window_end(request),
-            Layout::TopDown => LEGACY_BASE..Self::window_end(request),
+            Layout::TopDown => Self::LEGACY_BASE..Self::window_end(request),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     counted::Counted,
     error::UffdRegisterError,
     file::Object,
-    platform::Platform,
+    platform::{Format, Platform, PteFlags},
     space::{
         AddressSpace,
         change::split_merge::{SplitMergeError, VmaChange},
@@ -79,6 +79,13 @@ impl RangeIoctls {
 }
 
 impl RegisterMode {
+    /// Returns the modes of address spaces of this platform. [`WP`](Self::WP) needs a bit of each entry, which
+    /// not every [format](Format::FLAGS) of page tables has.
+    pub fn supported<P: Platform>() -> Self {
+        let has_wp = P::Format::FLAGS.contains(PteFlags::UFFD_WP);
+        if has_wp { Self::all() } else { Self::all() - Self::WP }
+    }
+
     fn flags(self) -> VmFlags {
         let mut flags = VmFlags::empty();
         flags.set(VmFlags::UFFD_MISSING, self.contains(Self::MISSING));
@@ -172,7 +179,8 @@ impl<P: Platform> Userfaultfd<P> {
         len: u64,
         mode: RegisterMode,
     ) -> Result<RangeIoctls, UffdRegisterError> {
-        if mode.is_empty() || !RegisterMode::all().contains(mode) {
+        let known = RegisterMode::supported::<P>();
+        if mode.is_empty() || !known.contains(mode) {
             return Err(UffdRegisterError::Invalid);
         }
         let range = decode::<P>(start, len).ok_or(UffdRegisterError::Invalid)?;

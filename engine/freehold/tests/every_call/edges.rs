@@ -24,10 +24,10 @@ fn impossible_space_settings_are_refused() {
     let make = |config: &SpaceConfig| Process::new(world.engine(), config).map(drop);
     let tame = SpaceConfig::default;
     for mmap_base in [u64::MAX, TASK_SIZE + PAGE, TASK_SIZE - 1, 1, 1 << 63] {
-        assert_eq!(make(&tame().mmap_base(mmap_base)), Err(SpaceError::MmapBase), "{mmap_base:#x}");
+        assert_eq!(make(&tame().mmap_base(Some(mmap_base))), Err(SpaceError::MmapBase), "{mmap_base:#x}");
     }
     for brk in [u64::MAX, TASK_SIZE + 1, 1 << 63] {
-        assert_eq!(make(&tame().brk(brk)), Err(SpaceError::Heap), "{brk:#x}");
+        assert_eq!(make(&tame().brk(Some(brk))), Err(SpaceError::Heap), "{brk:#x}");
     }
     #[expect(clippy::reversed_empty_ranges, reason = "that is the point")]
     for data in [9999..3, 0..u64::MAX, TASK_SIZE..TASK_SIZE + 1, u64::MAX..0] {
@@ -35,7 +35,7 @@ fn impossible_space_settings_are_refused() {
     }
     // Settings that leave only few addresses are accepted, and a space with such settings serves a fault.
     for (mmap_base, brk) in [(0, 0), (TASK_SIZE, TASK_SIZE), (PAGE, 3)] {
-        let config = tame().mmap_base(mmap_base).brk(brk).data(TASK_SIZE..TASK_SIZE);
+        let config = tame().mmap_base(Some(mmap_base)).brk(Some(brk)).data(TASK_SIZE..TASK_SIZE);
         let process = Process::new(world.engine(), &config).unwrap();
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();
         process.store(&mut world.machine.cpu(0), at, 1u64).unwrap();
@@ -124,7 +124,7 @@ fn reports_round_ranges_to_whole_pages() {
         });
         assert_eq!(process.smaps(BASE + PAGE + 7).next().unwrap().usage.rss, 3 * PAGE);
         assert_eq!(process.mincore(BASE, 4 * PAGE, &mut [0; 3]), Err(MincoreError::Invalid));
-        assert_eq!(process.mincore(BASE, 1 << 46, &mut []), Err(MincoreError::Invalid));
+        assert_eq!(process.mincore(BASE, USER_END / 2, &mut []), Err(MincoreError::Invalid));
     });
 }
 

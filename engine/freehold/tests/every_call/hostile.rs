@@ -76,7 +76,7 @@ fn place_below(stacks: u64) -> u64 {
     let world = World::new();
     let config = SpaceConfig::default();
     let process = Process::new(world.engine(), &config).unwrap();
-    let mut at = config.mmap_base - PAGE;
+    let mut at = <Process>::DEFAULT_MMAP_BASE - PAGE;
     for _ in 0..stacks {
         stack(&process, at);
         at -= (BETWEEN + 1) * PAGE;
@@ -94,9 +94,10 @@ fn place_below(stacks: u64) -> u64 {
 /// more pages, and returns the distance in pages from the first of the two mappings up to the new pages.
 fn place_above(stacks: u64) -> u64 {
     let world = World::new();
-    let config = SpaceConfig::new().mmap_base(128 << 20);
+    let base = 128 << 20;
+    let config = SpaceConfig::new().mmap_base(Some(base));
     let process = Process::new(world.engine(), &config).unwrap();
-    anon(&process, 1 << 16, (config.mmap_base - (1 << 16)) / PAGE);
+    anon(&process, 1 << 16, (base - (1 << 16)) / PAGE);
     let mut at = (TASK_SIZE / 3).next_multiple_of(PAGE);
     for _ in 0..stacks {
         at += BETWEEN * PAGE;
@@ -182,9 +183,9 @@ fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
-        let at = process.mmap(0, 1 << 45, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let at = process.mmap(0, USER_END / 4, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
         mapping.read_at(PAGE, &mut vec![0; 2000 * PAGE as usize]).unwrap();
-        let places = [0, 1 << 30, (1 << 45) - PAGE];
+        let places = [0, 1 << 30, USER_END / 4 - PAGE];
         for place in places {
             process.store(cpu, at + place, 7u64).unwrap();
         }
@@ -209,9 +210,9 @@ fn fills_of_any_length_end_with_a_fatal_signal() {
         let filled = killed(|| uffd.zeropage(BASE, PAGES * PAGE, FillMode::empty())).unwrap();
         assert!(0 < filled && filled < PAGES * PAGE, "{filled:#x}");
         let large = BASE + PAGES * PAGE;
-        process.mmap(large, 1 << 40, RW, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
-        uffd.register(large, 1 << 40, RegisterMode::WP).unwrap();
-        let protected = killed(|| uffd.write_protect(large, 1 << 40, ProtectMode::WP));
+        process.mmap(large, 1 << 37, RW, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
+        uffd.register(large, 1 << 37, RegisterMode::WP).unwrap();
+        let protected = killed(|| uffd.write_protect(large, 1 << 37, ProtectMode::WP));
         assert_eq!(protected, Err(UffdError::Killed));
         process.check();
     });

@@ -11,7 +11,7 @@ use freehold::{
 };
 
 /// Address of the first of the three pages.
-const AT: u64 = 1 << 44;
+const AT: u64 = 1 << 36;
 
 /// A call with a length, and the answer of Linux to each of [`LENGTHS`] as an errno number or 0.
 struct Row {

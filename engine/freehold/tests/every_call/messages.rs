@@ -42,7 +42,7 @@ fn all() -> Texts {
         MbindError MdweError MergeError MigrateError MincoreError MlockError MmapError MprotectError
         MremapError MsealError MsyncError MunmapError NotMapped OfflineError PageError PinError PkeyError
         PopulateError ProbeError QueryError ReadFail ClaimError RemapFilePagesError SealError ShmatError
-        ShmdtError SpaceError ListenError StackMoveError SyncError UffdError UffdReadError UffdRegisterError
+        ShmdtError SoftDirtyError SpaceError ListenError StackMoveError SyncError UffdError UffdReadError UffdRegisterError
         ShareError WriteRefused SwapOnError SwapOffError SwapReadError NoSlot DuplicateError
     });
     let segv = |code| FaultError::Segv { addr: 0x1000, code };

@@ -1,8 +1,8 @@
 //! Hardware that does not set accessed and dirty bits: after any event that clears these bits, an access
 //! takes at most one fault. Hardware that sets the bits itself takes no fault to set them.
 //!
-//! The machine simulates three kinds of hardware (`SoftwareBits`): the first sets both bits, the second sets
-//! only accessed bits, and the third sets no bit. `every_life` combines each kind of memory (`Kind`) with
+//! The machine simulates three kinds of hardware: x86-64 sets both bits, Arm with an access flag only sets
+//! accessed bits, and RISC-V with Svade sets no bit. `every_life` combines each kind of memory (`Kind`) with
 //! each event between two accesses (`Between`), and with loads and stores. The function `access` counts the
 //! faults and fails at the second fault. A new kind or event is one more variant and its arm in `map` or
 //! `between`. `lab/freehold-machine/tests/shuttle_engine/software_bits.rs` has concurrent changes.
@@ -12,24 +12,25 @@ use freehold::{
     PageIndex, PageRange,
     call::{Advice, RemapFlags},
     engine::HugePages,
+    error::{SoftDirtyError, UffdRegisterError},
     fault::Access,
     file::{Frames, Special, Zeroes},
     hugetlb::HugePageSize,
-    platform::{FramePurpose, FrameRequest},
+    platform::{FramePurpose, FrameRequest, PkeyRights},
     space::AddressSpace,
     uffd::{Features, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
     vma::flags::VmFlags,
 };
 use freehold_machine::SoftwareBits;
-use freehold_pagetable::{Format, VirtAddr};
+use freehold_pagetable::{Aarch64, Format, PteFlags, Sv39, VirtAddr, X86_4};
 use freehold_sync::Rank;
 use gate::{Gated, before_lock, waits_for_lock};
 use std::thread;
 
 /// Hardware that sets no bit.
-type NoBits = SoftwareBits<X86_4>;
+type NoBits = Sv39;
 /// Hardware that sets accessed bits only.
-type NoDirtyBit = SoftwareBits<X86_4, true>;
+type NoDirtyBit = Aarch64<1>;
 
 /// Target address of mremap.
 const AWAY: u64 = BASE + (4 << 30);
@@ -343,4 +344,23 @@ fn entry_that_changed_before_its_table_lock_gets_no_bits() {
         drop((space, engine));
         machine.accounting().assert_clean();
     }
+}
+
+/// A flag that a format does not have: the calls that need it say so.
+#[test]
+fn calls_that_need_an_absent_flag_are_refused() {
+    /// x86-64 without a bit for write protection by a pager.
+    type NoUffdWp = SoftwareBits<X86_4, true, { PteFlags::UFFD_WP.bits() }>;
+    let scene = Scene::<NoBits>::new(Kind::Anonymous);
+    assert_eq!(scene.process.clear_soft_dirty(), Err(SoftDirtyError::NotSupported));
+    assert!(scene.process.pkey_alloc(PkeyRights::empty()).is_err(), "RISC-V has no protection keys");
+    assert_eq!(RegisterMode::supported::<Machine<NoBits>>(), RegisterMode::all());
+    assert_eq!(RegisterMode::supported::<Machine<NoUffdWp>>(), RegisterMode::MISSING | RegisterMode::MINOR);
+    let scene = Scene::<NoDirtyBit>::new(Kind::Anonymous);
+    assert_eq!(scene.process.clear_soft_dirty(), Ok(()));
+    let scene = Scene::<NoUffdWp>::new(Kind::Anonymous);
+    let uffd = Userfaultfd::new(scene.process.space(), UffdConfig::default()).unwrap();
+    let register = |mode| uffd.register(scene.at, PAGE, mode).map(drop);
+    assert_eq!(register(RegisterMode::WP), Err(UffdRegisterError::Invalid));
+    assert_eq!(register(RegisterMode::MISSING), Ok(()));
 }

@@ -19,8 +19,9 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig},
     vma::flags::VmFlags,
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use freehold_pagetable::{Pfn, X86_4};
+use freehold_pagetable::Pfn;
 use std::{
     collections::HashMap,
     ops::Range,
@@ -31,7 +32,7 @@ use std::{
 };
 
 /// A CPU of the machine, with a TLB.
-type Vcpu = Cpu<X86_4>;
+type Vcpu = Cpu<DefaultFormat>;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 
@@ -201,7 +202,7 @@ fn fault_around_window_is_clipped_to_table_and_vma() {
     on_every_design(|world, process, cpu| {
         let file = world.file(600 * PAGE_SIZE);
         (0..600).for_each(|index| file.mapping().fill(PageIndex::new(index)).unwrap());
-        let table = 0x7000_0000_0000;
+        let table = 0x30_0000_0000;
         let at = table + PAGE_SIZE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         process.mmap(at, 520 * PAGE_SIZE, RW, flags, Some(&file), 7 * PAGE_SIZE).unwrap();

@@ -27,8 +27,8 @@ mod split;
 mod storm;
 
 use crate::support::{
-    self, ANON, BASE, Config, Dice, Effort, HUGE, Locking, MapFlags, PAGE, Process, Prot, R, RW, Vcpu, World,
-    anon, assert_filled, layout,
+    self, ANON, BASE, Config, Dice, Effort, HUGE, LEVELS, Locking, MapFlags, PAGE, Process, Prot, R, RW,
+    Vcpu, World, anon, assert_filled, layout,
 };
 use freehold::{
     call::Advice,

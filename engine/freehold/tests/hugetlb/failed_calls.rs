@@ -6,6 +6,7 @@
 //! another reason: a seal, a limit, a signal, no memory.
 
 use super::{
+    USER_END,
     support::failure::{Failure, at_every_allocation},
     *,
 };
@@ -101,7 +102,7 @@ fn cases() -> Vec<Refused> {
             offset: PAGE,
             ..limited(Limits::new().address_space(2 * HUGE), Errno::ENOMEM)
         },
-        Refused { why: "beyond user space", addr: 1 << 47, errno: Errno::ENOMEM, ..granted() },
+        Refused { why: "beyond user space", addr: USER_END, errno: Errno::ENOMEM, ..granted() },
         Refused { why: "too low", addr: 0, errno: Errno::EPERM, ..granted() },
         Refused {
             why: "occupied",

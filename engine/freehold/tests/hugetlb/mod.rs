@@ -20,8 +20,8 @@ mod private;
 mod shared;
 
 use crate::support::{
-    self, Config, Counted, Engine, File, FileAccess, HUGE, Machine, MachineConfig, MapFlags, Mapping, PAGE,
-    Process, R, RW, SpaceConfig, Vcpu, World,
+    self, Config, Counted, Engine, File, FileAccess, HUGE, LEVELS, Machine, MachineConfig, MapFlags, Mapping,
+    PAGE, Process, R, RW, SpaceConfig, USER_END, Vcpu, World,
 };
 use freehold::{
     call::Advice,
@@ -34,7 +34,7 @@ use freehold::{
 /// Bytes that one table of huge pages covers.
 const SPAN: u64 = 1 << 30;
 /// An address at the start of such a span.
-const BASE: u64 = 0x100 * SPAN;
+const BASE: u64 = 0x80 * SPAN;
 /// Flags of a shared mapping without a reservation.
 const SHARED: MapFlags = MapFlags::SHARED.union(MapFlags::FIXED).union(MapFlags::NORESERVE);
 /// Flags of private memory of huge pages.

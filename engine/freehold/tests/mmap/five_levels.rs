@@ -15,7 +15,7 @@ use freehold::{
     space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout},
     uffd::{RegisterMode, UffdConfig, Userfaultfd},
 };
-use freehold_pagetable::X86_5;
+use freehold_pagetable::{X86_4, X86_5};
 
 /// A process with page tables of five levels.
 type Wide = Process<X86_5>;
@@ -32,7 +32,7 @@ fn laid_out(layout: Layout, scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5
     for locking in Locking::ALL {
         let machine: Machine<X86_5> = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default()).unwrap();
-        let config = SpaceConfig::new().locking(locking).layout(layout).mmap_base(base(layout));
+        let config = SpaceConfig::new().locking(locking).layout(layout).mmap_base(Some(base(layout)));
         let process = Process::new(&engine, &config).unwrap();
         let mut cpu = machine.cpu(0);
         scenario(&engine, &process, &mut cpu);
@@ -44,7 +44,7 @@ fn laid_out(layout: Layout, scenario: impl Fn(&WideEngine, &Wide, &mut Cpu<X86_5
 
 fn base(layout: Layout) -> u64 {
     match layout {
-        Layout::TopDown => SpaceConfig::default().mmap_base,
+        Layout::TopDown => Wide::DEFAULT_MMAP_BASE,
         Layout::BottomUp => LEGACY_BASE,
     }
 }
@@ -60,7 +60,7 @@ fn place(process: &Wide, hint: u64, len: u64, flags: MapFlags) -> u64 {
 
 #[test]
 fn hint_above_the_window_opens_the_upper_space() {
-    assert_eq!((END, <Process>::TASK_SIZE), ((1 << 56) - PAGE, BORDER - PAGE));
+    assert_eq!((END, Process::<X86_4>::TASK_SIZE), ((1 << 56) - PAGE, BORDER - PAGE));
     wide(|_, process, _| {
         let without = place(process, 0, PAGE, ANON);
         assert!(without < DEFAULT_MAP_WINDOW);

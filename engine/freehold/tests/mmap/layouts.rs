@@ -4,12 +4,10 @@
 //! `places.rs` tests hints, stacks and the ends of the address space.
 
 use super::*;
-use freehold::{
-    call::RemapFlags,
-    error::MmapError,
-    space::{DEFAULT_MAP_WINDOW, LEGACY_BASE, Layout},
-};
+use freehold::{call::RemapFlags, error::MmapError, space::Layout};
 
+const DEFAULT_MAP_WINDOW: u64 = <Process>::MAP_WINDOW_END;
+const LEGACY_BASE: u64 = <Process>::LEGACY_BASE;
 const LOW: u64 = 1 << 30;
 const FOUR_GIB: u64 = 4 << 30;
 const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
@@ -17,7 +15,7 @@ const STACK: MapFlags = ANON.union(MapFlags::GROWSDOWN).union(MapFlags::FIXED);
 /// Runs `scenario` in a process with this layout.
 fn laid_out(mmap_base: u64, layout: Layout, scenario: impl Fn(&World, &Process)) {
     let world = World::new();
-    let config = SpaceConfig::new().mmap_base(mmap_base).layout(layout);
+    let config = SpaceConfig::new().mmap_base(Some(mmap_base)).layout(layout);
     let process = Process::new(world.engine(), &config).unwrap();
     scenario(&world, &process);
     process.check();
@@ -93,7 +91,7 @@ fn bottom_up_search_packs_huge_mappings() {
 
 #[test]
 fn files_mapped_with_map_32bit_are_aligned() {
-    laid_out(SpaceConfig::default().mmap_base, Layout::TopDown, |world, process| {
+    laid_out(<Process>::DEFAULT_MMAP_BASE, Layout::TopDown, |world, process| {
         let file = aligned_file(world);
         let low = MapFlags::PRIVATE | MapFlags::BIT32;
         let mapped = |hint, offset| process.mmap(hint, 2 * HUGE, R, low, Some(&file), offset).unwrap();
@@ -204,7 +202,7 @@ fn above_4g_mappings_are_placed_above_4_gib() {
         let len = end - start;
         process.mmap(start, len, Prot::empty(), ANON | MapFlags::FIXED, None, 0).unwrap();
     };
-    laid_out(SpaceConfig::default().mmap_base, Layout::TopDown, |_, process| {
+    laid_out(<Process>::DEFAULT_MMAP_BASE, Layout::TopDown, |_, process| {
         fill(process, FOUR_GIB + 4 * PAGE, DEFAULT_MAP_WINDOW);
         assert_eq!(try_place(process, 0, 5 * PAGE, above), Err(MmapError::NoSpace));
         assert_eq!(place(process, 0, PAGE, above), FOUR_GIB + 3 * PAGE);

@@ -17,6 +17,8 @@ mod layouts;
 mod merging;
 mod places;
 mod remap_file_pages;
+// The sizes need more addresses than this format has.
+#[cfg(not(machine_format = "sv39"))]
 mod sizes;
 mod zeroes;
 

@@ -37,7 +37,7 @@ fn c38_mmap_returns_the_requested_address() {
                 assert_eq!(place(process, BASE + page * PAGE, PAGE, flags), BASE + page * PAGE);
             }
             // A large mapping also gets the address of its hint.
-            for at in [BASE + 1000 * PAGE, BASE + 0x40_1000_0000] {
+            for at in [BASE + 1000 * PAGE, BASE + 0x10_1000_0000] {
                 assert_eq!(place(process, at, 2 * HUGE, flags), at);
             }
             // A hint is rounded down to a page.
@@ -80,7 +80,7 @@ fn map_32bit_places_mappings_in_the_second_gib() {
 fn c38_only_large_private_memory_without_a_hint_is_aligned() {
     everywhere(|world, process, _| {
         let file = world.file(HUGE / PAGE);
-        let mut top = SpaceConfig::default().mmap_base;
+        let mut top = <Process>::DEFAULT_MMAP_BASE;
         let mut expect_packed = |len: u64, at: u64| {
             assert_eq!(at, top - len, "{len:#x} bytes are not directly below the last mapping");
             top = at;
@@ -157,7 +157,7 @@ fn c67_hints_in_a_stack_gap_are_not_followed() {
 #[test]
 fn c67_top_down_search_keeps_the_stack_gap() {
     everywhere(|_, process, _| {
-        let base = SpaceConfig::default().mmap_base;
+        let base = <Process>::DEFAULT_MMAP_BASE;
         let stack = base - 4 * PAGE;
         place(process, stack, 4 * PAGE, STACK);
         for _ in 0..3 {

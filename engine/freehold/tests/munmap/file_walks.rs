@@ -35,7 +35,7 @@ fn touch(space: &Space, cpu: &mut Vcpu, at: u64) {
 /// A page table that munmap empties cannot become shared, because no walk finds the VMA any more.
 #[test]
 fn table_being_emptied_does_not_become_shared() {
-    let at = 0x100 * SPAN;
+    let at = 0x80 * SPAN;
     for locking in Locking::ALL.map(|locking| locking.hugetlb(HugetlbLock::VmaLock)) {
         let machine: Machine = Machine::new(MachineConfig::phantom((ROOM + 8) * HUGE)).unwrap();
         let gated = Gated::new(&machine);

@@ -9,6 +9,8 @@
 mod entries;
 mod maps;
 mod readers;
+// The entries of this format have no soft-dirty bit.
+#[cfg(not(machine_format = "sv39"))]
 mod soft_dirty;
 mod usage;
 

@@ -193,10 +193,10 @@ fn rollup_has_the_rows_of_linux_in_order() {
         let wanted = of_smaps.split_whitespace().chain(["THPeligible", "VmFlags"]);
         assert_eq!(rows, wanted.collect::<Vec<_>>());
         // A number that is wider than its column is shown completely.
-        process.mmap(BASE, 1 << 40, R, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
+        process.mmap(BASE, 1 << 37, R, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
         let (small, large) = (process.smaps(0).next().unwrap(), process.smaps(BASE).next().unwrap());
         assert!(small.to_string().contains("\nSize:                 12 kB\nKernelPageSize:        4 kB\n"));
-        assert!(large.to_string().contains("\nSize:           1073741824 kB\nKernelPageSize:        4 kB\n"));
+        assert!(large.to_string().contains("\nSize:           134217728 kB\nKernelPageSize:        4 kB\n"));
         assert!(large.to_string().contains("\nTHPeligible:           0\nVmFlags: rd mr mw me "));
     });
 }
@@ -215,10 +215,12 @@ fn every_page_table_except_the_root_counts_once() {
         (0..8).for_each(|n| assert_eq!(anon(process, BASE + 2 * n * PAGE, 1), BASE + 2 * n * PAGE));
         (0..8).for_each(|n| process.store(cpu, BASE + 2 * n * PAGE, 1u64).unwrap());
         check("small VMAs");
-        let far = BASE + (1 << 39);
-        process.mmap(far, 1 << 40, RW, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
-        process.madvise(far, 1 << 40, Advice::NoHugePage).unwrap();
-        [0, 1 << 21, 1 << 30, 1 << 39].iter().for_each(|at| process.store(cpu, far + at, 1u64).unwrap());
+        // On x86-64 the addresses are below different tables of each level.
+        let len = USER_END / 128;
+        let far = BASE + len / 2;
+        process.mmap(far, len, RW, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
+        process.madvise(far, len, Advice::NoHugePage).unwrap();
+        [0, 1 << 21, 1 << 30, len / 2].iter().for_each(|at| process.store(cpu, far + at, 1u64).unwrap());
         check("a large VMA");
         let huge = BASE + 16 * HUGE;
         anon(process, huge, 1024);
@@ -231,7 +233,7 @@ fn every_page_table_except_the_root_counts_once() {
         process.mmap(pool, HUGE, RW, flags, None, 0).unwrap();
         process.store(cpu, pool, 1u64).unwrap();
         check("a huge page of a pool");
-        process.munmap(far, 1 << 40).unwrap();
+        process.munmap(far, len).unwrap();
         process.munmap(huge, 2 * HUGE).unwrap();
         check("after munmap");
     });

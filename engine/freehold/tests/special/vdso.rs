@@ -40,14 +40,14 @@ impl VmOps<Machine> for Text {
         "[vdso]"
     }
 
-    fn mremap(&self, _: &Mmu<X86_4>, _: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
+    fn mremap(&self, _: &Mmu<DefaultFormat>, _: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
         self.at.store(to.start(), SeqCst);
         Ok(())
     }
 
     fn fault(
         &self,
-        _: &Mmu<X86_4>,
+        _: &Mmu<DefaultFormat>,
         _: &VmaInfo,
         pgoff: PageIndex,
         _: bool,

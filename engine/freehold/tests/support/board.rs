@@ -218,14 +218,14 @@ impl VmOps<Machine> for Mapped {
         "/dev/board"
     }
 
-    fn open(&self, _: &Mmu<X86_4>, vma: &VmaInfo) {
+    fn open(&self, _: &Mmu<DefaultFormat>, vma: &VmaInfo) {
         assert!(!vma.range.is_empty());
         self.board.counts.opened.fetch_add(1, SeqCst);
         self.open.fetch_add(1, SeqCst);
         self.board.enter("open");
     }
 
-    fn close(&self, _: &Mmu<X86_4>, vma: &VmaInfo) {
+    fn close(&self, _: &Mmu<DefaultFormat>, vma: &VmaInfo) {
         assert!(!vma.range.is_empty());
         self.board.counts.closed.fetch_add(1, SeqCst);
         assert!(self.open.fetch_sub(1, SeqCst) > 0, "closed more often than opened");
@@ -237,7 +237,7 @@ impl VmOps<Machine> for Mapped {
         self.board.driver_mode().splits
     }
 
-    fn mremap(&self, _: &Mmu<X86_4>, vma: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
+    fn mremap(&self, _: &Mmu<DefaultFormat>, vma: &VmaInfo, to: UserRange) -> Result<(), MremapError> {
         assert!(vma.range.len() <= to.len());
         if self.board.driver_mode().stays {
             return Err(MremapError::NotMapped);
@@ -248,7 +248,7 @@ impl VmOps<Machine> for Mapped {
 
     fn fault(
         &self,
-        _: &Mmu<X86_4>,
+        _: &Mmu<DefaultFormat>,
         vma: &VmaInfo,
         pgoff: PageIndex,
         _: bool,
@@ -270,7 +270,7 @@ impl VmOps<Machine> for Mapped {
         self.board.driver_mode().notified
     }
 
-    fn mkwrite(&self, _: &Mmu<X86_4>, _: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
+    fn mkwrite(&self, _: &Mmu<DefaultFormat>, _: &VmaInfo, pgoff: PageIndex) -> Result<(), HookFault> {
         self.board.counts.writes.fetch_add(1, SeqCst);
         let gone = self.board.driver_mode().gone.contains(&pgoff.get());
         self.board.enter("mkwrite");

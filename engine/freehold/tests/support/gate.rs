@@ -23,8 +23,9 @@ use freehold::{
         Platform, ShortageAnswer,
     },
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Machine, Mmu, exempt};
-use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta, X86_4};
+use freehold_pagetable::{Flush, Level, OutOfTables, Table, TableMemory, TableMeta};
 use freehold_sync::{Host, Interrupted, Killed, LockContext, Rank, RcuHead, atomic::AtomicU32};
 use std::{
     cell::{Cell, RefCell},
@@ -158,7 +159,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn new(request: &FrameRequest<'_, Mmu<X86_4>>, frames: AskedFrames) -> Self {
+    fn new(request: &FrameRequest<'_, Mmu<DefaultFormat>>, frames: AskedFrames) -> Self {
         let FrameRequest { order, node, purpose, owner, effort } = *request;
         let owner = owner.map(|owner| match owner {
             PageOwner::Space(mmu) => AskedOwner::Space(mmu.root()),
@@ -227,7 +228,7 @@ impl Gated {
 
 // SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl Host for Gated {
-    const MAX_CPUS: usize = Machine::<X86_4>::MAX_CPUS;
+    const MAX_CPUS: usize = Machine::<DefaultFormat>::MAX_CPUS;
     type RcuGuard = <Machine as Host>::RcuGuard;
 
     fn wait(word: &AtomicU32, expected: u32) {
@@ -341,8 +342,8 @@ unsafe impl TableMemory for Gated {
 
 // SAFETY: every method forwards to the machine, which upholds the contract.
 unsafe impl Platform for Gated {
-    type Format = X86_4;
-    type Mmu = Mmu<X86_4>;
+    type Format = DefaultFormat;
+    type Mmu = Mmu<DefaultFormat>;
 
     fn alloc_frames(&self, request: &FrameRequest<'_, Self::Mmu>, out: &mut [Pfn]) -> usize {
         let FrameRequest { order, node, .. } = *request;

@@ -32,8 +32,10 @@ pub use freehold::{
     rmap::FileRmap,
     space::{Locking, MapFlags, Placement, Prot, SpaceConfig},
 };
-pub use freehold_machine::{Cpu, Effort, Machine, MachineConfig, Process, Shadow, Task, nodes_for};
-pub use freehold_pagetable::{Pfn, X86_4};
+pub use freehold_machine::{
+    Cpu, DefaultFormat, Effort, Machine, MachineConfig, Process, Shadow, Task, nodes_for,
+};
+pub use freehold_pagetable::{Format, Pfn, PteFlags};
 use rand_pcg::{
     Pcg64Mcg,
     rand_core::{Rng, SeedableRng},
@@ -48,10 +50,14 @@ use std::{
 };
 
 /// A CPU of the machine, with a TLB.
-pub type Vcpu = Cpu<X86_4>;
+pub type Vcpu = Cpu<DefaultFormat>;
 
 pub const PAGE: u64 = PAGE_SIZE;
 pub const TASK_SIZE: u64 = <Process>::TASK_SIZE;
+/// The first address that no process can use: the end of the format's user space.
+pub const USER_END: u64 = DefaultFormat::USER_END;
+/// Number of levels of tables, and of tables that a process needs for its first page.
+pub const LEVELS: usize = DefaultFormat::LEVELS;
 pub const R: Prot = Prot::READ;
 pub const RW: Prot = Prot::READ.union(Prot::WRITE);
 pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
@@ -59,6 +65,11 @@ pub const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
 pub const HUGE: u64 = 2 << 20;
 /// An unmapped address at the start of a page table's span.
 pub const BASE: u64 = 0x10_0000_0000;
+
+/// Returns true if a leaf of the machine's format has these flags. A test of other flags returns at once.
+pub fn format_has(flags: PteFlags) -> bool {
+    DefaultFormat::FLAGS.contains(flags)
+}
 
 /// A disk with a number at the start of every page.
 pub struct Disk;

@@ -38,7 +38,7 @@ fn register_checks_errors_in_the_order_of_linux() {
         assert_eq!(register(BASE, PAGE + 1, MISSING), Err(Invalid), "unaligned length");
         assert_eq!(register(BASE, 0, MISSING), Err(Invalid), "no bytes");
         assert_eq!(register(u64::MAX - PAGE + 1, 2 * PAGE, MISSING), Err(Invalid), "wraps");
-        assert_eq!(register(1 << 47, PAGE, MISSING), Err(Invalid), "beyond user space");
+        assert_eq!(register(USER_END, PAGE, MISSING), Err(Invalid), "beyond user space");
         assert_eq!(register(BASE + 8 * PAGE, PAGE, MISSING), Err(Invalid), "nothing is mapped");
         assert_eq!(register(BASE, PAGE, MINOR), Err(Invalid), "anonymous memory has no minor faults");
         other.register(BASE, PAGE, MISSING).unwrap();

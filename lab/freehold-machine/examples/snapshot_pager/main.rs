@@ -18,8 +18,8 @@ use freehold::{
     call::{Advice, RemapFlags},
     space::{MapFlags, Prot, SpaceConfig},
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use freehold_pagetable::X86_4;
 use pager::{Pager, Snapshot, Work};
 use std::error::Error;
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn value(number: u64) -> u64 {
 }
 
 /// Fills the memory of a process and takes its snapshot.
-fn record(kernel: &Counted<Engine<Machine>>, cpu: &mut Cpu<X86_4>) -> Outcome<Snapshot> {
+fn record(kernel: &Counted<Engine<Machine>>, cpu: &mut Cpu<DefaultFormat>) -> Outcome<Snapshot> {
     let process = Process::new(kernel, &SpaceConfig::default())?;
     process.mmap(START, PAGES * PAGE_SIZE, RW, FIXED, None, 0)?;
     for number in (0..PAGES).filter(|number| value(*number) != 0) {
@@ -120,7 +120,7 @@ fn run(machine: &Machine, process: &Process) -> Outcome<()> {
 }
 
 /// Checks one of every `stride` pages, in a scattered order. Each thread starts at a different page.
-fn check(process: &Process, cpu: &mut Cpu<X86_4>, thread: u64, stride: u64) -> Outcome<()> {
+fn check(process: &Process, cpu: &mut Cpu<DefaultFormat>, thread: u64, stride: u64) -> Outcome<()> {
     for n in (0..PAGES).step_by(stride as usize) {
         let number = (n * 17 + thread * PAGES / THREADS) % PAGES;
         let (at, expected) = match number {

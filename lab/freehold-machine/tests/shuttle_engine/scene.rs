@@ -16,12 +16,12 @@ use freehold::{
     hugetlb::HugePageSize,
     space::{Locking, MapFlags, Prot, SpaceConfig},
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
-use freehold_pagetable::X86_4;
 use std::ops::Range;
 
 /// Virtual CPU that a thread of a scenario runs on.
-pub type Vcpu = Cpu<X86_4>;
+pub type Vcpu = Cpu<DefaultFormat>;
 
 pub const PAGE: u64 = PAGE_SIZE;
 pub const R: Prot = Prot::READ;

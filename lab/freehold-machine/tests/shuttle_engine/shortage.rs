@@ -18,8 +18,8 @@ use freehold::{
     platform::{FramePurpose, FrameRequest, MemoryShortage, PageOwner, Platform, ShortageAnswer},
     space::MapFlags,
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Machine, Mmu, Process};
-use freehold_pagetable::X86_4;
 use std::sync::Arc;
 
 /// Frames that the machine has for the pages of both files.
@@ -67,7 +67,7 @@ fn tasks_that_take_frames_from_each_other_both_end() {
         let spaces = [scene.process.space().clone(), other.space().clone()];
         let mappings = files.clone().map(|file| file.mapping().clone());
         // Takes all pages from the process for which memory is not short.
-        let take = move |shortage: &MemoryShortage<'_, Mmu<X86_4>>| {
+        let take = move |shortage: &MemoryShortage<'_, Mmu<DefaultFormat>>| {
             let PageOwner::Space(mmu) = shortage.owner else { panic!("memory is short for a space") };
             let victim = usize::from(mmu.root() == spaces[0].mmu().root());
             spaces[victim].madvise(page(0), 2 * PAGE, Advice::DontNeed).unwrap();

@@ -22,8 +22,8 @@ use freehold::{
     platform::{FramePurpose, FrameRequest, Platform},
     space::MapFlags,
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Machine, Mmu, Process};
-use freehold_pagetable::X86_4;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
@@ -136,11 +136,11 @@ impl Driver<Machine> for Handle {
 }
 
 impl VmOps<Machine> for Mapped {
-    fn open(&self, _: &Mmu<X86_4>, _: &VmaInfo) {
+    fn open(&self, _: &Mmu<DefaultFormat>, _: &VmaInfo) {
         self.0.open.fetch_add(1, SeqCst);
     }
 
-    fn close(&self, _: &Mmu<X86_4>, _: &VmaInfo) {
+    fn close(&self, _: &Mmu<DefaultFormat>, _: &VmaInfo) {
         assert!(self.0.open.fetch_sub(1, SeqCst) > 0, "closed more often than opened");
     }
 
@@ -150,7 +150,7 @@ impl VmOps<Machine> for Mapped {
 
     fn fault(
         &self,
-        _: &Mmu<X86_4>,
+        _: &Mmu<DefaultFormat>,
         _: &VmaInfo,
         pgoff: PageIndex,
         _: bool,

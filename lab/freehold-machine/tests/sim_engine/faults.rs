@@ -34,7 +34,12 @@ fn faults(fault: FaultLock, one_vma: bool) -> More {
 }
 
 /// Stores to `pages` pages from `at` on.
-fn touch(process: &Process, cpu: &mut freehold_machine::Cpu<freehold_pagetable::X86_4>, at: u64, pages: u64) {
+fn touch(
+    process: &Process,
+    cpu: &mut freehold_machine::Cpu<freehold_machine::DefaultFormat>,
+    at: u64,
+    pages: u64,
+) {
     for page in 0..pages {
         process.touch(cpu, at + page * PAGE, Access::WRITE).expect("a page");
     }

@@ -22,8 +22,9 @@ use freehold::engine::{Config, Engine as Kernel};
 use freehold::platform::Host;
 use freehold::report::maps::MapName;
 use freehold::space::{Counts, Layout, Limits, Locking, Placement, SpaceConfig, ThpDisable};
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
-use freehold_pagetable::{Format, X86_4};
+use freehold_pagetable::Format;
 
 use crate::op::*;
 use crate::world::{Quirks, World};
@@ -47,7 +48,7 @@ struct Run<F: Format> {
 }
 
 /// The engine with page tables of four levels.
-pub type Engine = EngineOn<X86_4>;
+pub type Engine = EngineOn<DefaultFormat>;
 
 /// The engine, with one lock design, on any format of page tables.
 pub struct EngineOn<F: Format> {
@@ -128,9 +129,9 @@ impl<F: Format> EngineOn<F> {
         let kernel = Kernel::new(self.machine.clone(), config).expect("memory for an engine");
         let space = SpaceConfig::new()
             .placement(Placement::FirstFit)
-            .mmap_base(w.layout.base)
+            .mmap_base(Some(w.layout.base))
             .layout(if w.layout.upwards { Layout::BottomUp } else { Layout::TopDown })
-            .brk(w.heap)
+            .brk(Some(w.heap))
             .limits(Limits::new().may_lock(w.may_lock))
             .locking(self.locking)
             // The child processes of `linux` have the same setting.

@@ -16,8 +16,8 @@ use freehold::{
     space::{Locking, MapFlags, Prot, SpaceConfig},
     uffd::{Features, FillMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use freehold_pagetable::X86_4;
 
 /// Number of pages of the pool: one for each page of each mapping.
 const POOL: u64 = 4 * PAGES;
@@ -28,7 +28,7 @@ pub struct Engine {
     uffd: Userfaultfd<Machine>,
     file: Counted<File<Machine>>,
     process: Process,
-    cpu: Cpu<X86_4>,
+    cpu: Cpu<DefaultFormat>,
     engine: Counted<Kernel<Machine>>,
 }
 

@@ -24,8 +24,9 @@ use freehold::{
     },
     uffd::{FaultReason, Features, FillMode, Message, ProtectMode, UffdConfig, Userfaultfd},
 };
+use freehold_machine::DefaultFormat;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
-use freehold_pagetable::{Pfn, X86_4};
+use freehold_pagetable::Pfn;
 use std::sync::{
     Arc, Mutex,
     atomic::{AtomicBool, Ordering::SeqCst},
@@ -48,7 +49,7 @@ type Uffd = Arc<Userfaultfd<Machine>>;
 pub struct Stage {
     pub(super) machine: Machine,
     pub(super) engine: Counted<Engine<Machine>>,
-    pub(super) cpu: Cpu<X86_4>,
+    pub(super) cpu: Cpu<DefaultFormat>,
     pub(super) spaces: Vec<Process>,
     pub(super) files: Vec<Counted<File<Machine>>>,
     pub(super) segments: Vec<Counted<Segment<Machine>>>,
@@ -127,10 +128,10 @@ pub(super) fn space_config(values: &mut Values<'_>) -> SpaceConfig {
         Unmap::Released,
     ]);
     SpaceConfig::new()
-        .mmap_base(if wild { values.wild() } else { tame.mmap_base })
+        .mmap_base(wild.then(|| values.wild()))
         .layout(values.of(&[Layout::TopDown, Layout::BottomUp]))
         .placement(values.of(&[Placement::FirstFit, Placement::PerCpu]))
-        .brk(if values.bit() { values.wild() } else { tame.brk })
+        .brk(values.bit().then(|| values.wild()))
         .data(if values.below(4) == 0 { values.range() } else { tame.data })
         .limits(limits(values))
         .mdwe(Mdwe::from_bits_retain(values.below(5) as u32))

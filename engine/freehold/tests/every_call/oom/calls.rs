@@ -47,7 +47,7 @@ fn advise(scene: &Scene, page: u64, pages: u64, advice: Advice) -> Result<u64, E
 
 /// Moves the break to `pages` pages from its initial position.
 fn heap(scene: &Scene, pages: i64) -> Result<u64, Errno> {
-    let start = SpaceConfig::default().brk;
+    let start = <Process>::DEFAULT_BRK;
     let to = start.wrapping_add_signed((4 + pages) * PAGE as i64);
     let now = scene.process.brk(to).map_err(|_| Errno::EINTR)?;
     if now == to { Ok(0) } else { Err(Errno::ENOMEM) }
