@@ -5,6 +5,8 @@
 //!   pass. `--long` gives the random suites more time, and adds the fuzz targets, AddressSanitizer and the
 //!   mutations.
 //! - `cargo xtask plain`, `loom`, `shuttle` and `sim` each run one part of the tests.
+//! - `cargo xtask formats` runs the engine's tests on every other format of page tables, or on the named
+//!   formats.
 //! - `cargo xtask replay` replays every available recording on every design, with ten seeds each, and prints
 //!   a line for each.
 //! - `cargo xtask simulate` runs the experiments on simulated machines. `cargo xtask simulate replay` runs a
@@ -27,11 +29,12 @@ use xtask::{
     fuzz,
     mutants::{self, Selection},
     package, sanitizer, size,
-    suite::{self, Build, Effort, LOOM, PLAIN, REPLAY, SHUTTLE, SIM, every},
+    suite::{self, Build, Effort, FORMATS, LOOM, OTHER_FORMATS, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
     table,
 };
 
 const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | sim | replay
+       cargo xtask formats [NAME...]
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
        cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
                             [--locking CHOICES] [--seed N] [--at-most MIB] [--turn MICROSECONDS]
@@ -55,7 +58,7 @@ fn main() -> ExitCode {
     let done = match words.as_slice() {
         ["test"] => suite::run(&every(), Effort::Quick),
         ["test", "--full"] => suite::run(&every(), Effort::Full),
-        ["test", "--long"] => suite::run(&every(), Effort::Long)
+        ["test", "--long"] => suite::run(&[every(), OTHER_FORMATS.to_vec()].concat(), Effort::Long)
             .and_then(|()| fuzz::run())
             .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
@@ -65,6 +68,7 @@ fn main() -> ExitCode {
         ["loom"] => suite::run(LOOM, Effort::Full),
         ["shuttle"] => suite::run(SHUTTLE, Effort::Full),
         ["sim"] => suite::run(SIM, Effort::Full),
+        ["formats", names @ ..] => formats(names),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["size"] => size::run(),
@@ -100,6 +104,17 @@ fn of_kernel(words: &[&str]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the engine's tests on the formats with these names, or on all formats except the default.
+fn formats(names: &[&str]) -> Result<(), String> {
+    let all: Vec<Suite> = [FORMATS, OTHER_FORMATS].concat();
+    let known: Vec<&str> = all.iter().filter_map(|suite| suite.format).collect();
+    if let Some(unknown) = names.iter().find(|name| !known.contains(name)) {
+        return Err(format!("no format {unknown}; there are {}", known.join(", ")));
+    }
+    let named = |suite: &Suite| names.is_empty() || suite.format.is_some_and(|name| names.contains(&name));
+    suite::run(&all.into_iter().filter(named).collect::<Vec<_>>(), Effort::Full)
 }
 
 /// Runs a program in virtual time.

@@ -1,8 +1,8 @@
 //! Test suites. A [`Suite`] is one run of cargo, with the [`Build`] that it needs, its arguments, and a
 //! budget of time.
 //!
-//! `main.rs` runs the suites in [`PLAIN`], [`LOOM`], [`SHUTTLE`], [`SIM`] and [`REPLAY`]; `test_program.rs`
-//! uses [`Build`] for mutations. Each checker replaces the atomics of the whole engine, so each build has its
+//! `main.rs` runs the suites in [`PLAIN`], [`LOOM`], [`SHUTTLE`], [`SIM`], [`FORMATS`] and [`REPLAY`];
+//! `test_program.rs` uses [`Build`] for mutations. Each checker replaces the atomics of the whole engine, so each build has its
 //! own target directory. The variable `FREEHOLD_EFFORT` tells tests how much time they may take.
 //!
 //! A new suite belongs in the list of its build, with a measured budget. `tests/tidy.rs` checks that the
@@ -109,6 +109,9 @@ pub struct Suite {
     pub args: &'static [&'static str],
     /// The arguments of the test programs.
     pub passed_on: &'static [&'static str],
+    /// The format of page tables of the test machine, or `None` for the default. A name of
+    /// `lab/freehold-machine/src/default_format.rs`.
+    pub format: Option<&'static str>,
     /// Approximate duration in seconds of a quick run and of a full run: on two processors, while a suite of
     /// another build runs, including compilation.
     pub budget: [u32; 2],
@@ -153,6 +156,7 @@ pub const PLAIN: &[Suite] = &[
             "--tests",
         ],
         passed_on: &[],
+        format: None,
         budget: [460, 650],
         quick: Quick::Same,
     },
@@ -161,6 +165,7 @@ pub const PLAIN: &[Suite] = &[
         build: Build::Plain,
         args: &["test", "--workspace", "--exclude", "freehold-bench", "--quiet", "--doc"],
         passed_on: &[],
+        format: None,
         budget: [10, 10],
         quick: Quick::Same,
     },
@@ -178,6 +183,7 @@ pub const PLAIN: &[Suite] = &[
             "stack_depth",
         ],
         passed_on: &[],
+        format: None,
         budget: [0, 20],
         quick: Quick::Nothing {
             why: "it builds the engine again, without optimisation; a full run detects growth",
@@ -205,6 +211,7 @@ pub const LOOM: &[Suite] = &[
             "loom*",
         ],
         passed_on: &[],
+        format: None,
         budget: [115, 280],
         quick: Quick::Same,
     },
@@ -213,6 +220,7 @@ pub const LOOM: &[Suite] = &[
         build: Build::Loom,
         args: &["test", "--quiet", "--package", "freehold-vmspace", "--package", "freehold", "--lib"],
         passed_on: &[],
+        format: None,
         budget: [15, 15],
         quick: Quick::Same,
     },
@@ -224,6 +232,7 @@ pub const SHUTTLE: &[Suite] = &[Suite {
     build: Build::Shuttle,
     args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "shuttle*"],
     passed_on: &[],
+    format: None,
     budget: [140, 240],
     quick: Quick::Same,
 }];
@@ -246,6 +255,7 @@ pub const SIM: &[Suite] = &[Suite {
         "sim*",
     ],
     passed_on: &[],
+    format: None,
     budget: [75, 160],
     quick: Quick::Only {
         args: &["test", "--quiet", "--package", "freehold-machine-tests", "--test", "sim*"],
@@ -253,14 +263,44 @@ pub const SIM: &[Suite] = &[Suite {
     },
 }];
 
+/// The engine's tests on the formats that differ most from x86-64: few levels without hardware bits, and
+/// break-before-make.
+pub const FORMATS: &[Suite] = &[
+    engine_on("page tables of RISC-V: the engine on Sv39 with Svade", "sv39"),
+    engine_on("page tables of Arm: the engine without FEAT_HAFDBS", "aarch64_0"),
+];
+
+/// The engine's tests on the other formats.
+pub const OTHER_FORMATS: &[Suite] = &[
+    engine_on("page tables of x86-64 with five levels", "x86_5"),
+    engine_on("page tables of RISC-V: Sv48 with Svadu and Svrsw60t59b", "sv48"),
+    engine_on("page tables of RISC-V: Sv57 with Svade and Svrsw60t59b", "sv57"),
+    engine_on("page tables of Arm: with FEAT_HAFDBS", "aarch64"),
+];
+
+/// Returns the suite that runs the engine's tests on a format.
+const fn engine_on(name: &'static str, format: &'static str) -> Suite {
+    Suite {
+        name,
+        build: Build::Plain,
+        args: &["test", "--quiet", "--package", "freehold-tests", "--test", "engine"],
+        passed_on: &[],
+        format: Some(format),
+        budget: [0, 180],
+        quick: Quick::Nothing {
+            why: "it builds the engine again; fault::software_bits runs on three formats in every run",
+        },
+    }
+}
+
 /// Approximate duration in seconds of all suites, in a quick run and in a full run. The duration is less than
 /// the sum of the budgets, because two suites run at a time.
-pub const WHOLE: [u32; 2] = [475, 690];
+pub const WHOLE: [u32; 2] = [475, 880];
 
 /// Returns the suites that a change must pass.
 #[must_use]
 pub fn every() -> Vec<Suite> {
-    [PLAIN, LOOM, SHUTTLE, SIM].concat()
+    [PLAIN, LOOM, SHUTTLE, SIM, FORMATS].concat()
 }
 
 /// The replay of every available recording.
@@ -269,6 +309,7 @@ pub const REPLAY: &[Suite] = &[Suite {
     build: Build::Plain,
     args: &["test", "--release", "--quiet", "--package", "freehold-replay", "--test", "replay"],
     passed_on: &["corpus::", "--nocapture"],
+    format: None,
     budget: [960, 960],
     quick: Quick::Same,
 }];
@@ -281,7 +322,8 @@ pub const REPLAY: &[Suite] = &[Suite {
 ///
 /// Fails with the suites that failed, and the reasons. No suite starts after a suite has failed.
 pub fn run(suites: &[Suite], effort: Effort) -> Result<(), String> {
-    let builds: Vec<&[Suite]> = suites.chunk_by(|one, next| one.build == next.build).collect();
+    let builds: Vec<&[Suite]> =
+        suites.chunk_by(|one, next| (one.build, one.format) == (next.build, next.format)).collect();
     let output = if builds.len() > 1 { Output::AtTheEnd } else { Output::AtOnce };
     let left = Mutex::new(builds.into_iter());
     let failures = Mutex::new(Vec::new());
@@ -338,10 +380,20 @@ impl Suite {
         }
         let started = Instant::now();
         let mut cargo = self.build.cargo(args, None);
+        if let Some(format) = self.format {
+            let flags = env::var("RUSTFLAGS").unwrap_or_default();
+            cargo.env("RUSTFLAGS", format!("{flags} --cfg machine_format=\"{format}\"").trim());
+            cargo.args(["--target-dir", "target/formats"]);
+        }
         if !self.passed_on.is_empty() {
             cargo.arg("--").args(self.passed_on);
         }
-        cargo.env("FREEHOLD_EFFORT", effort.name()).stdin(Stdio::null());
+        // The cases of a full run are those of the default format.
+        let cases = match (self.format, effort) {
+            (Some(_), Effort::Full) => Effort::Quick,
+            (_, effort) => effort,
+        };
+        cargo.env("FREEHOLD_EFFORT", cases.name()).stdin(Stdio::null());
         let (status, said) = match output {
             Output::AtOnce => cargo.status().map(|status| (status, String::new())),
             Output::AtTheEnd => output_of(cargo),
@@ -370,7 +422,7 @@ mod tests {
     use super::*;
 
     fn suite(build: Build, args: &'static [&'static str]) -> Suite {
-        Suite { name: args[0], build, args, passed_on: &[], budget: [1, 1], quick: Quick::Same }
+        Suite { name: args[0], build, args, passed_on: &[], format: None, budget: [1, 1], quick: Quick::Same }
     }
 
     #[test]

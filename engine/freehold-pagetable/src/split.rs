@@ -6,11 +6,12 @@
 //! only the lock of the table that has the leaf. On a format with
 //! [break-before-make](Format::BREAK_BEFORE_MAKE), the split *closes* the leaf: it sets
 //! [`NO_ACCESS`](PteFlags::NO_ACCESS), flushes the leaf, and only then links the table. The table's lock is
-//! held all the time. The closed leaf is not empty, so no task without the lock links a table of its own there,
-//! and a fault that finds the closed leaf waits for the lock or is raised again. If a table was deposited for such a split (`table.rs`
-//! defines the term), the split uses the deposited table and allocates nothing. [`PreallocatedTable`] owns a
-//! table until it is deposited or linked. A huge page of anonymous memory always has a deposited table,
-//! because a munmap of a part of the page must not fail. Collapsing is in `fault/collapse.rs` of `freehold`.
+//! held all the time. The closed leaf is not empty, so no task without the lock links a table of its own
+//! there, and a fault that finds the closed leaf waits for the lock or is raised again. If a table was
+//! deposited for such a split (`table.rs` defines the term), the split uses the deposited table and allocates
+//! nothing. [`PreallocatedTable`] owns a table until it is deposited or linked. A huge page of anonymous
+//! memory always has a deposited table, because a munmap of a part of the page must not fail. Collapsing is
+//! in `fault/collapse.rs` of `freehold`.
 //!
 //! `tests/tables.rs` tests that a split changes no translation, `tests/kept.rs` tests splits with deposited
 //! tables, and `tests/loom.rs` tests splits while the hardware walks (C-62).
@@ -29,10 +30,10 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
     /// lock.
     ///
     /// No translation changes, so nothing is flushed, except on a format with
-    /// [break-before-make](Format::BREAK_BEFORE_MAKE): there `tlb` flushes the leaf under this table's lock. On
-    /// other formats a TLB may keep the large translation until one of the small ones is changed and flushed.
-    /// A flush of any part of a large translation removes all of it. (Some processors have errata about
-    /// translations of two sizes. A platform for such a processor flushes the leaf before it calls this
+    /// [break-before-make](Format::BREAK_BEFORE_MAKE): there `tlb` flushes the leaf under this table's lock.
+    /// On other formats a TLB may keep the large translation until one of the small ones is changed and
+    /// flushed. A flush of any part of a large translation removes all of it. (Some processors have errata
+    /// about translations of two sizes. A platform for such a processor flushes the leaf before it calls this
     /// function.)
     ///
     /// Uses a table that was [deposited](crate::EntryGuard::deposit) for this purpose, if there is one.
@@ -128,8 +129,8 @@ impl<M: TableMemory> Drop for PreallocatedTable<'_, M> {
     }
 }
 
-/// Takes all rights from the leaf in `entry`. Returns the flags that the leaf had, with the accessed and dirty
-/// bits that the hardware has set.
+/// Takes all rights from the leaf in `entry`. Returns the flags that the leaf had, with the accessed and
+/// dirty bits that the hardware has set.
 fn close<F: Format>(entry: &AtomicU64, level: Level) -> PteFlags {
     // Relaxed: a leaf is written under the lock that the caller holds.
     let mut raw = entry.load(Ordering::Relaxed);
@@ -144,8 +145,8 @@ fn close<F: Format>(entry: &AtomicU64, level: Level) -> PteFlags {
     }
 }
 
-/// Fills `new` from the closed leaf in `entry`, whose parts get `flags`, and replaces the leaf by `new`. No TLB
-/// holds the leaf, and the hardware does not write it.
+/// Fills `new` from the closed leaf in `entry`, whose parts get `flags`, and replaces the leaf by `new`. No
+/// TLB holds the leaf, and the hardware does not write it.
 fn replace_closed_leaf_by_table<F: Format>(
     entry: &AtomicU64,
     level: Level,

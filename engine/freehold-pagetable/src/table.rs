@@ -425,8 +425,8 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         );
     }
 
-    /// Checks the rule of [`Format::BREAK_BEFORE_MAKE`] in test builds, for a change of an entry in one step: if
-    /// the hardware can use both entries, they differ only in rights and in bits.
+    /// Checks the rule of [`Format::BREAK_BEFORE_MAKE`] in test builds, for a change of an entry in one step:
+    /// if the hardware can use both entries, they differ only in rights and in bits.
     #[inline]
     fn check_break_before_make(old: Pte<F>, new: Pte<F>) {
         if !F::BREAK_BEFORE_MAKE || !cfg!(debug_assertions) || !old.is_cached() || !new.is_cached() {

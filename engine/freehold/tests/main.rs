@@ -29,6 +29,8 @@
 
 mod access;
 mod charges;
+// This format has too few addresses for arenas.
+#[cfg(not(machine_format = "sv39"))]
 mod cpu_arena;
 mod every_call;
 mod fault;

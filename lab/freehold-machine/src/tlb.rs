@@ -319,10 +319,10 @@ impl Tlb {
         self.walks_filled |= 1 << slot;
     }
 
-    /// Returns the first address of a cached entry that excludes an entry which a walk has just read: the caches
-    /// hold a leaf of another size for an address of the entry, or a table where the entry is a leaf. The entry
-    /// is a leaf or a table, at `at`. On a processor that needs break-before-make, an access may then use any
-    /// mixture of both.
+    /// Returns the first address of a cached entry that excludes an entry which a walk has just read: the
+    /// caches hold a leaf of another size for an address of the entry, or a table where the entry is a leaf.
+    /// The entry is a leaf or a table, at `at`. On a processor that needs break-before-make, an access may
+    /// then use any mixture of both.
     pub(crate) fn conflict(&self, at: &Place, is_leaf: bool) -> Option<u64> {
         let own = Tag::new(at.space, at.address, at.level);
         let end = own.start() + (at.level.span() - 1);

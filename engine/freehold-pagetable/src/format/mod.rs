@@ -161,8 +161,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// The highest level whose entries may be leaves. Entries of all lower levels may be leaves, too. At most
     /// [`Level::Pud`].
     const MAX_LEAF: Level;
-    /// Number of bits of the frame number in an entry. A platform hands out only frames and tables with smaller
-    /// numbers.
+    /// Number of bits of the frame number in an entry. A platform hands out only frames and tables with
+    /// smaller numbers.
     const PFN_BITS: u32;
     /// The flags that a leaf stores. Contains at least [`NO_ACCESS`](PteFlags::NO_ACCESS),
     /// [`WRITE`](PteFlags::WRITE), [`USER`](PteFlags::USER), [`EXEC`](PteFlags::EXEC),
@@ -173,8 +173,8 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// written. Without [`PKEY`](PteFlags::PKEY), every leaf has the key 0.
     const FLAGS: PteFlags = PteFlags::all();
     /// The flags of [`ACCESSED`](PteFlags::ACCESSED) and [`DIRTY`](PteFlags::DIRTY) that the hardware may set
-    /// in a leaf. For the other flag of the two, the hardware faults at a leaf without the flag, and the fault
-    /// handler of the engine sets it.
+    /// in a leaf. For the other flag of the two, the hardware faults at a leaf without the flag, and the
+    /// fault handler of the engine sets it.
     ///
     /// The hardware need not set the flags of this set: some kernels learn only at boot whether it does.
     const HARDWARE_FLAGS: PteFlags = PteFlags::ACCESSED.union(PteFlags::DIRTY);

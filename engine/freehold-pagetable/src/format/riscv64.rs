@@ -3,9 +3,9 @@
 //! ([`Format::hardware_step`]).
 //!
 //! An entry with V clear is free for software, except that the word zero is the empty slot. So V is clear in
-//! markers and in leaves without access. A leaf always has R, because a leaf with W and without R is reserved.
-//! The extensions Svnapot and Svpbmt are not used: their bits stay clear. `tests/riscv64.rs` checks the
-//! encoding bit by bit, and the faults of each step.
+//! markers and in leaves without access. A leaf always has R, because a leaf with W and without R is
+//! reserved. The extensions Svnapot and Svpbmt are not used: their bits stay clear. `tests/riscv64.rs` checks
+//! the encoding bit by bit, and the faults of each step.
 //!
 //! | bits | in a leaf | in a table entry | in a marker |
 //! | --- | --- | --- | --- |

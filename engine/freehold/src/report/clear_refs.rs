@@ -23,8 +23,8 @@
 //! a transfer (`remote/`) checks the bit and stores, under the read lock. `tests/reports/soft_dirty.rs` tests
 //! soft-dirty pages.
 //!
-//! A format of page tables may have no soft-dirty bit. Its entries are then decoded with the bit set, so every
-//! page counts as soft-dirty.
+//! A format of page tables may have no soft-dirty bit. Its entries are then decoded with the bit set, so
+//! every page counts as soft-dirty.
 
 use crate::space::AddressSpace;
 use crate::{
@@ -112,8 +112,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails with `NotSupported` if the [format](Format::FLAGS) of the page tables has no soft-dirty bit. Every
-    /// page then counts as written. Fails with `Killed` if a fatal signal arrives. Some VMAs are cleared then.
+    /// Fails with `NotSupported` if the [format](Format::FLAGS) of the page tables has no soft-dirty bit.
+    /// Every page then counts as written. Fails with `Killed` if a fatal signal arrives. Some VMAs are
+    /// cleared then.
     ///
     /// # Locks
     ///

@@ -36,6 +36,10 @@ use freehold_vmspace::UserRange;
 /// larger than an arena.
 const ARENA_BYTES: u64 = 1 << 36;
 
+/// Minimum number of arenas. A smaller address space has none (39-bit addresses), because one arena would be a
+/// large part of it.
+const MIN_ARENAS: u64 = 8;
+
 /// Bytes of a boundary: the range of one page table of the second level. No table of that level or below is
 /// used by both the boundary and the mappings below it.
 const BOUNDARY_BYTES: u64 = 1 << 30;
@@ -52,9 +56,12 @@ impl<P: Platform> AddressSpace<P> {
         if self.placement == Placement::FirstFit || !anywhere {
             return None;
         }
-        let arenas = (above.end / ARENA_BYTES).saturating_sub(above.start.div_ceil(ARENA_BYTES));
+        let arenas = (above.end - above.start) / ARENA_BYTES;
+        if arenas < MIN_ARENAS {
+            return None;
+        }
         // The CPU is a hint: the task may migrate to another CPU.
-        let nth = P::with_cpu(|cpu| cpu as u64 % arenas.max(1)) + 1;
+        let nth = P::with_cpu(|cpu| cpu as u64 % arenas) + 1;
         let top = above.end - above.end % ARENA_BYTES;
         let low = top.checked_sub(nth * ARENA_BYTES).filter(|low| *low >= above.start)?;
         Some(low..low + ARENA_BYTES)

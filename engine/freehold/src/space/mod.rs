@@ -10,7 +10,7 @@
 //! | writers | `write_right.rs`, `claim.rs` and `range_writer.rs` (start and end of a range writer), `write_mode.rs` (choice of the kind), `closing.rs` (closing ranges) |
 //! | the VMA tree | `tree_entry.rs` |
 //! | steps of changes | `change/` |
-//! | search for free addresses | `placement_request.rs`, `placement.rs`, `cpu_arena.rs` |
+//! | search for free addresses | `placement_request.rs`, `placement.rs`, `cpu_arena.rs`, `bounds.rs` |
 //! | sizes and limits | `accounting.rs`, `limits.rs` |
 //! | settings and arguments | `design.rs`, `map_flags.rs`, `mdwe.rs`, `pkeys.rs`, `thp.rs`, `arguments.rs` |
 //! | state without locks | `state/` |
@@ -22,6 +22,7 @@
 
 mod accounting;
 mod arguments;
+mod bounds;
 pub(crate) mod change;
 pub(crate) mod claim;
 mod closing;
@@ -158,8 +159,8 @@ impl SpaceConfig {
 }
 
 impl SpaceConfig {
-    /// Checks the configuration for an address space whose default window of mmap ends at `window_end` and that
-    /// ends at `task_size`. Limits may have any value.
+    /// Checks the configuration for an address space that ends at `task_size`, and in which mmap uses the
+    /// addresses below `window_end`. Limits may have any value.
     fn check(&self, window_end: u64, task_size: u64) -> Result<(), SpaceError> {
         if self.mmap_base.is_some_and(|base| base > window_end || !base.is_multiple_of(PAGE_SIZE)) {
             return Err(SpaceError::MmapBase);

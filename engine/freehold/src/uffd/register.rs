@@ -79,8 +79,8 @@ impl RangeIoctls {
 }
 
 impl RegisterMode {
-    /// Returns the modes of address spaces of this platform. [`WP`](Self::WP) needs a bit of each entry, which
-    /// not every [format](Format::FLAGS) of page tables has.
+    /// Returns the modes of address spaces of this platform. [`WP`](Self::WP) needs a bit of each entry,
+    /// which not every [format](Format::FLAGS) of page tables has.
     pub fn supported<P: Platform>() -> Self {
         let has_wp = P::Format::FLAGS.contains(PteFlags::UFFD_WP);
         if has_wp { Self::all() } else { Self::all() - Self::WP }

@@ -4,61 +4,35 @@
 //! did not use for a long time. Addresses above 2^47 are therefore used only if the caller requests an
 //! address there.
 //!
-//! The format of the page tables gives the bounds, which are constants of `AddressSpace`. `SpaceConfig` fixes
-//! the other values when the address space is created. `space/placement.rs` uses the values in its search,
+//! The format of the page tables gives the bounds (`space/bounds.rs`). `SpaceConfig` fixes the other values
+//! when the address space is created. `space/placement.rs` uses the values in its search,
 //! and `space/cpu_arena.rs` implements `Placement::PerCpu`. The values determine the addresses that mmap
 //! returns: the tests of `mmap::layouts` and `mmap::five_levels` (`engine/freehold/tests`) compare these
 //! addresses with Linux's.
 
-use crate::{PAGE_SIZE, platform::Format, platform::Platform, space::AddressSpace};
-use freehold_vmspace::VmSpace;
+use crate::PAGE_SIZE;
 
-/// [`AddressSpace::MAP_WINDOW_END`] of x86-64.
+/// [`MAP_WINDOW_END`](crate::space::AddressSpace::MAP_WINDOW_END) of x86-64.
 pub const DEFAULT_MAP_WINDOW: u64 = (1 << 47) - PAGE_SIZE;
 
-/// [`AddressSpace::LEGACY_BASE`] of x86-64.
+/// [`LEGACY_BASE`](crate::space::AddressSpace::LEGACY_BASE) of x86-64.
 pub const LEGACY_BASE: u64 = third_of(DEFAULT_MAP_WINDOW);
 
 /// Returns one third of the addresses below `end`, rounded up to a page.
-const fn third_of(end: u64) -> u64 {
+pub(crate) const fn third_of(end: u64) -> u64 {
     (end / 3).next_multiple_of(PAGE_SIZE)
-}
-
-impl<P: Platform> AddressSpace<P> {
-    /// End of user space in this format of page tables. The last page below the end of the format stays
-    /// unused.
-    pub const TASK_SIZE: u64 = VmSpace::<P>::USER_END;
-
-    /// End of the addresses that mmap uses unless the caller requests a higher one (DEFAULT_MAP_WINDOW on
-    /// Linux). At most [`TASK_SIZE`](Self::TASK_SIZE).
-    pub const MAP_WINDOW_END: u64 = {
-        let end = P::Format::MAP_WINDOW_END - PAGE_SIZE;
-        assert!(end <= Self::TASK_SIZE);
-        end
-    };
-
-    /// Start of the bottom-up search without randomisation: one third of the default window.
-    pub const LEGACY_BASE: u64 = third_of(Self::MAP_WINDOW_END);
-
-    /// Start of the top-down search if the [settings](crate::space::SpaceConfig::mmap_base) name no other:
-    /// 128 MiB below the end of the default window.
-    pub const DEFAULT_MMAP_BASE: u64 = Self::MAP_WINDOW_END - (128 << 20);
-
-    /// Start of the heap if the [settings](crate::space::SpaceConfig::brk) name no other: two thirds of the
-    /// default window.
-    pub const DEFAULT_BRK: u64 = (P::Format::MAP_WINDOW_END / 3 * 2).next_multiple_of(PAGE_SIZE);
 }
 
 /// The direction of mmap's search for free addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Layout {
     /// Downwards from the [base](crate::space::SpaceConfig::mmap_base). If nothing is free there, upwards
-    /// from [`LEGACY_BASE`](AddressSpace::LEGACY_BASE).
+    /// from [`LEGACY_BASE`](crate::space::AddressSpace::LEGACY_BASE).
     #[default]
     TopDown,
     /// Upwards from the [base](crate::space::SpaceConfig::mmap_base), which is
-    /// [`LEGACY_BASE`](AddressSpace::LEGACY_BASE) or a little more: the legacy layout, for programs with
-    /// ADDR_COMPAT_LAYOUT.
+    /// [`LEGACY_BASE`](crate::space::AddressSpace::LEGACY_BASE) or a little more: the legacy layout, for
+    /// programs with ADDR_COMPAT_LAYOUT.
     BottomUp,
 }
 
