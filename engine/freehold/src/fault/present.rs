@@ -5,10 +5,10 @@
 //! | another task installed the entry first, or a TLB cached an entry with fewer rights | none: the access is retried |
 //! | the entry lacks ACCESSED, or DIRTY for a store, and the hardware leaves these bits to software | the bits are set, under the table's lock |
 //!
-//! Examples of such hardware are RISC-V with Svade and arm64 without FEAT_HAFDBS. A [`Format`] does not say
-//! whether the hardware sets the bits, because some kernels learn that only at boot. On hardware that sets
-//! the bits, a fault finds them missing only in the case of the table's first row. The fault then sets bits
-//! that the access is about to set anyway.
+//! Examples of such hardware are RISC-V with Svade and arm64 without FEAT_HAFDBS. [`Format::HARDWARE_FLAGS`]
+//! says which bits the hardware may set, but some kernels learn only at boot whether it does. So the bits are
+//! set here on every format. On hardware that sets the bits, a fault finds them missing only in the case of
+//! the table's first row. The fault then sets bits that the access is about to set anyway.
 //!
 //! `resolve` in `mod.rs` and the faults on huge pages of pools call
 //! [`present_fault`](AddressSpace::present_fault). The entry was found without the table's lock, so it must

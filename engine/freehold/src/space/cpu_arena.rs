@@ -36,8 +36,8 @@ use freehold_vmspace::UserRange;
 /// larger than an arena.
 const ARENA_BYTES: u64 = 1 << 36;
 
-/// Minimum number of arenas. A smaller address space has none (39-bit addresses), because one arena would be a
-/// large part of it.
+/// Minimum number of arenas. A smaller address space, for example of 39 bits, has none, because one arena
+/// would be a large part of it.
 const MIN_ARENAS: u64 = 8;
 
 /// Bytes of a boundary: the range of one page table of the second level. No table of that level or below is

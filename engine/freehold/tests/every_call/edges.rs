@@ -34,7 +34,7 @@ fn impossible_space_settings_are_refused() {
         assert_eq!(make(&tame().data(data)), Err(SpaceError::Data));
     }
     // Settings that leave only few addresses are accepted, and a space with such settings serves a fault.
-    for (mmap_base, brk) in [(0, 0), (TASK_SIZE, TASK_SIZE), (PAGE, 3)] {
+    for (mmap_base, brk) in [(0, 0), (<Process>::MAP_WINDOW_END, TASK_SIZE), (PAGE, 3)] {
         let config = tame().mmap_base(Some(mmap_base)).brk(Some(brk)).data(TASK_SIZE..TASK_SIZE);
         let process = Process::new(world.engine(), &config).unwrap();
         let at = process.mmap(0, PAGE, RW, ANON, None, 0).unwrap();

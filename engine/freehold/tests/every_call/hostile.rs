@@ -98,7 +98,7 @@ fn place_above(stacks: u64) -> u64 {
     let config = SpaceConfig::new().mmap_base(Some(base));
     let process = Process::new(world.engine(), &config).unwrap();
     anon(&process, 1 << 16, (base - (1 << 16)) / PAGE);
-    let mut at = (TASK_SIZE / 3).next_multiple_of(PAGE);
+    let mut at = <Process>::LEGACY_BASE;
     for _ in 0..stacks {
         at += BETWEEN * PAGE;
         stack(&process, at);
@@ -179,13 +179,14 @@ fn transfers_of_any_length_end_with_a_fatal_signal() {
 /// ones in its cache. Write-back takes the lock of the file's VMAs only a few times.
 #[test]
 fn write_back_visits_cached_pages_instead_of_mapped_ranges() {
+    const BYTES: u64 = <Process>::MAP_WINDOW_END.next_power_of_two() / 4;
     let config = Config::new().lock_stats(true);
     World::with(16 << 20, config).live(Locking::default(), |world, process, cpu| {
         let mapping = Mapping::new(world.engine(), Disk, i64::MAX as u64, false).unwrap();
         let file = File::new(&mapping, FileAccess::READ_WRITE, "/a/file").unwrap();
-        let at = process.mmap(0, USER_END / 4, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        let at = process.mmap(0, BYTES, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
         mapping.read_at(PAGE, &mut vec![0; 2000 * PAGE as usize]).unwrap();
-        let places = [0, 1 << 30, USER_END / 4 - PAGE];
+        let places = [0, 1 << 30, BYTES - PAGE];
         for place in places {
             process.store(cpu, at + place, 7u64).unwrap();
         }

@@ -58,7 +58,8 @@ fn bottom_up_search_takes_the_first_gap() {
             assert_eq!(place(process, hint, PAGE, ANON), hint);
         }
         let mut next = base + 6 * PAGE;
-        for hint in [base, DEFAULT_MAP_WINDOW, DEFAULT_MAP_WINDOW + PAGE, 1 << 60, !(PAGE - 1)] {
+        let beyond = <Process>::TASK_SIZE;
+        for hint in [base, beyond, beyond + PAGE, 1 << 60, !(PAGE - 1)] {
             assert_eq!(place(process, hint, PAGE, ANON), next, "{hint:#x}");
             next += PAGE;
         }

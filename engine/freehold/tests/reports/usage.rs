@@ -208,6 +208,8 @@ fn every_page_table_except_the_root_counts_once() {
         world.engine().resize_huge_pool(HugePageSize::Mib2, 2, None);
         let check = |what: &str| {
             let tables = world.machine.accounting().tables as u64 - 1;
+            // One table of a fifth level, which is not counted, leads to all addresses of this test.
+            let tables = if LEVELS == 5 { tables.saturating_sub(1) } else { tables };
             assert_eq!(process.page_table_bytes(), tables * PAGE, "{what}");
         };
         check("nothing");
