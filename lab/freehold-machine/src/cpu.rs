@@ -4,7 +4,8 @@
 //! access looks in the TLB (`tlb.rs`), walks the tables if necessary, and lets the oracles check the
 //! translation. The access holds its CPU's lock from the look-up of the translation to the last use of the
 //! translation. A flush takes that lock, so it knows that no access is in progress. A fault drops all TLB
-//! entries for the address, as on x86, and releases the lock. Then the access calls the caller's handler and
+//! entries for the address, as on x86, and releases the lock. On a format with `CACHES_INVALID` the fault caches
+//! the page as invalid instead, and the entries are dropped when the handler has resolved the fault. Then the access calls the caller's handler and
 //! starts again. The lock must not be held during the handler, because the handler calls the engine, which
 //! flushes. A new kind of access calls `access` or `translate`, which do all this. `tests/tlb.rs` and
 //! `tests/memory.rs` test CPUs.
@@ -254,7 +255,11 @@ impl<F: Format> Cpu<F> {
                     return Ok(f(&self.inner, frame));
                 }
                 tlb.counts.faults += 1;
-                tlb.drop_address(space.tag(), address);
+                if F::CACHES_INVALID {
+                    tlb.insert_invalid(space.tag(), address);
+                } else {
+                    tlb.drop_address(space.tag(), address);
+                }
                 access
             };
             faults += 1;
@@ -262,12 +267,19 @@ impl<F: Format> Cpu<F> {
             let _entered = self.enter();
             host::trap();
             handler(address, access)?;
+            if F::CACHES_INVALID {
+                // The kernel's part, see `Format::CACHES_INVALID`.
+                self.inner.cpus[self.number].lock().drop_address(space.tag(), address);
+            }
         }
     }
 
     /// Returns the frame for an access, or `None` if the access faults.
     #[inline]
     fn frame(&self, tlb: &mut Tlb, space: &Mmu<F>, address: VirtAddr, access: Access) -> Option<Pfn> {
+        if F::CACHES_INVALID && tlb.is_invalid(space.tag(), address) {
+            return None;
+        }
         if let Some(leaf) = tlb.find(space.tag(), address) {
             match leaf.judge(access) {
                 Verdict::Serve => {

@@ -16,6 +16,7 @@
 //! | leaf, 4 KiB | page -> frame, rights, dirty | always |
 //! | leaf, larger | span -> first frame, rights, dirty | always |
 //! | walk | span -> table that translates it, rights so far | only if the flush says that tables were freed |
+//! | invalid | page that did not translate (only formats with `CACHES_INVALID`) | always |
 
 use freehold_pagetable::{Access, Format, Level, PAGE_SHIFT, Pfn, Rights, VirtAddr};
 
@@ -27,6 +28,8 @@ const WAYS: usize = 4;
 const LARGE: usize = 32;
 /// Number of walk entries for the tables of one level.
 const WALKS_PER_LEVEL: usize = 16;
+/// Number of pages that are cached as invalid.
+const INVALID: usize = 16;
 /// Number of levels of tables that a walk entry can lead to: with five levels, all except the root.
 const WALK_LEVELS: usize = 4;
 const WALKS: usize = WALKS_PER_LEVEL * WALK_LEVELS;
@@ -210,6 +213,10 @@ pub(crate) struct Tlb {
     walks: [Walk; WALKS],
     /// One bit per slot of `walks`. The slot is empty if its bit is clear.
     walks_filled: u64,
+    /// Pages at which an access faulted, as the tags of 4 KiB leaves. An access to such a page faults.
+    invalid: [Tag; INVALID],
+    /// The slot of `invalid` that is overwritten next.
+    next_invalid: usize,
     /// The space that this CPU runs.
     pub(crate) active: Option<SpaceTag>,
     /// The register with the protection-key rights of the running thread: see [`Access::pkru`].
@@ -250,6 +257,8 @@ impl Tlb {
             large_filled: 0,
             walks: [Walk::NONE; WALKS],
             walks_filled: 0,
+            invalid: [Tag::NONE; INVALID],
+            next_invalid: 0,
             active: None,
             counts: TlbCounts::ZERO,
         }
@@ -263,6 +272,19 @@ impl Tlb {
         match set.iter().find(|leaf| leaf.tag == tag) {
             None if self.large_filled > 0 => self.find_large(space, address),
             found => found,
+        }
+    }
+
+    /// Returns true if the page of this address is cached as invalid.
+    pub(crate) fn is_invalid(&self, space: SpaceTag, address: VirtAddr) -> bool {
+        self.invalid.contains(&Tag::new(space, address, Level::Pte))
+    }
+
+    /// Caches the page of this address as invalid.
+    pub(crate) fn insert_invalid(&mut self, space: SpaceTag, address: VirtAddr) {
+        if !self.is_invalid(space, address) {
+            self.invalid[self.next_invalid] = Tag::new(space, address, Level::Pte);
+            self.next_invalid = (self.next_invalid + 1) % INVALID;
         }
     }
 
@@ -374,6 +396,11 @@ impl Tlb {
     /// Drops the leaves that `goes` accepts, from the sets in `sets` and from the larger leaves. Returns how
     /// many it drops.
     fn drop_leaves(&mut self, sets: u64, goes: impl Fn(Tag) -> bool) -> usize {
+        // Pages that are cached as invalid are not counted.
+        self.invalid
+            .iter_mut()
+            .filter(|tag| **tag != Tag::NONE && goes(**tag))
+            .for_each(|tag| *tag = Tag::NONE);
         let mut dropped = 0;
         for set in bits(sets & self.sets_filled) {
             dropped += drop_from(&mut self.leaves[set], &goes);

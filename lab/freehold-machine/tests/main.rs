@@ -12,6 +12,7 @@ mod break_before_make;
 mod common;
 mod first_steps;
 mod host;
+mod invalid_entries;
 mod memory;
 mod oracles;
 #[cfg(not(any(loom, shuttle)))]
