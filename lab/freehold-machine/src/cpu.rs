@@ -4,11 +4,11 @@
 //! access looks in the TLB (`tlb.rs`), walks the tables if necessary, and lets the oracles check the
 //! translation. The access holds its CPU's lock from the look-up of the translation to the last use of the
 //! translation. A flush takes that lock, so it knows that no access is in progress. A fault drops all TLB
-//! entries for the address, as on x86, and releases the lock. On a format with `CACHES_INVALID` the fault caches
-//! the page as invalid instead, and the entries are dropped when the handler has resolved the fault. Then the access calls the caller's handler and
-//! starts again. The lock must not be held during the handler, because the handler calls the engine, which
-//! flushes. A new kind of access calls `access` or `translate`, which do all this. `tests/tlb.rs` and
-//! `tests/memory.rs` test CPUs.
+//! entries for the address, as on x86, and releases the lock. On a format with `CACHES_INVALID`, the fault
+//! caches the page as invalid instead, and the entries are dropped when the handler has resolved the fault.
+//! Then the access calls the caller's handler and starts again. The lock must not be held during the handler,
+//! because the handler calls the engine, which flushes. A new kind of access calls `access` or `translate`,
+//! which do all this. `tests/tlb.rs` and `tests/memory.rs` test CPUs.
 
 use crate::contents::{Page, Word};
 use crate::host;

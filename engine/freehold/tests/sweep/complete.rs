@@ -44,6 +44,7 @@ const BELOW: &[(&str, &str)] = &[
     ("Interval", "two counts, which need no memory"),
     ("Listeners", "called by gathers"),
     ("MigrationEntry", "a value"),
+    ("NodeChoice", "a value"),
     ("PageCount", "a value"),
     ("PageIndex", "a value"),
     ("PageRange", "a value"),
