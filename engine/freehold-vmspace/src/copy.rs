@@ -7,9 +7,11 @@
 //! each kind of entry and marker.
 
 use crate::{
-    AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, UserRange, VirtAddr, VmGather, VmSpace,
+    AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, SwapMark, UserRange, VirtAddr,
+    VmGather, VmSpace,
     frame::{Frame, MIGRATION_RSS, ShareError},
     platform::Platform,
+    swap_entry::SwapSlots,
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
@@ -82,8 +84,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory, or if a page has the maximum number of references. The copied entries
-    /// stay, counted as resident.
+    /// Fails if there is no memory, or if a page has the maximum number of references, or a slot of a swap
+    /// device the maximum number of entries. The copied entries stay, counted as resident.
     ///
     /// # Locks
     ///
@@ -102,6 +104,7 @@ impl<P: Platform> VmSpace<P> {
         lost.set(PteFlags::UFFD_WP, !uffd_wp);
         let mut copier = Copier {
             platform: self.platform(),
+            slots: self.memory().swap_slots(),
             private,
             uffd_wp,
             lost,
@@ -148,6 +151,8 @@ impl<P: Platform> VmSpace<P> {
 /// The settings for copying the entries of one VMA, and the results so far.
 struct Copier<'p, P: Platform> {
     platform: &'p P,
+    /// The slots of swap entries.
+    slots: &'p dyn SwapSlots,
     /// True if stores make private copies of pages here.
     private: bool,
     /// True if the child's VMA is registered for write protection by a userfaultfd.
@@ -230,6 +235,17 @@ impl<P: Platform> Copier<'_, P> {
         }
     }
 
+    /// Returns the child's swap entry for the parent's entry, whose table is locked.
+    #[cold]
+    fn share_swapped(&mut self, mark: SwapMark) -> Option<Pte<P::Format>> {
+        if !self.slots.duplicate(mark.slot) {
+            self.too_many_references = true;
+            return None;
+        }
+        self.rss.add(RssKind::Swap, 1);
+        Some(SwapMark { uffd_wp: mark.uffd_wp && self.uffd_wp, ..mark }.entry())
+    }
+
     /// Returns the child's entry for the parent's entry, and counts the page for the child. Inlined once for
     /// each level, because this runs for every page.
     #[inline]
@@ -257,8 +273,8 @@ impl<P: Platform> Copier<'_, P> {
                 Some(MigrationEntry { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
             }
             Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
-            // Swap is not implemented yet.
-            Kind::Marker { kind: MarkerKind::Swap, .. } | Kind::None | Kind::Table { .. } => None,
+            Kind::Marker { kind: MarkerKind::Swap, payload } => self.share_swapped(SwapMark::of(payload)),
+            Kind::None | Kind::Table { .. } => None,
         }
     }
 }

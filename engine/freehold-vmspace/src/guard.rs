@@ -9,6 +9,7 @@ use crate::{
     Memory, NoMemory, PAGE_SIZE, Rss, UserRange, VirtAddr, VmGather, VmSpace,
     frame::MIGRATION_RSS,
     platform::{Platform, TableMemory},
+    swap_entry::release_slot,
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
@@ -68,6 +69,9 @@ impl<P: Platform> Installer<'_, '_, P> {
         let (pfn, flags) = match old.kind(Level::Pte) {
             Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => (pfn, flags),
             Kind::Marker { kind: MarkerKind::Migration, .. } => return self.rss.add(MIGRATION_RSS, -1),
+            Kind::Marker { kind: MarkerKind::Swap, payload } => {
+                return release_slot(self.memory.swap_slots(), payload, &mut self.rss, self.gather);
+            }
             Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => return,
         };
         let (frame, mut what) = (self.memory.platform().frame(pfn), UnmappedFrame::new(pfn, Level::Pte));

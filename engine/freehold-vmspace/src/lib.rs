@@ -28,6 +28,7 @@
 //! | `move_entries.rs`, `copy.rs`, `large.rs`, `shared.rs` | moving and copying entries, including those of pools; tables that spaces share |
 //! | `notify/` | listeners: devices and hypervisors that have translations of their own |
 //! | `entry.rs`, `migration_entry.rs` | one entry, found by the reverse map |
+//! | `swap_entry.rs` | markers of pages that were swapped out |
 //! | `residency.rs`, `rss.rs`, `rss_counters.rs` | which pages are present, and how many |
 //! | `standalone.rs` | a space without an address space above it |
 //! | `page_index.rs`, `user_range.rs` | positions of pages in a file, and ranges of pages in a space |
@@ -71,6 +72,7 @@ mod shortage;
 mod soft_dirty;
 mod space;
 mod standalone;
+mod swap_entry;
 mod user_range;
 mod write_protect;
 mod young;
@@ -100,6 +102,8 @@ pub use residency::{EntryRun, PageEntry, PageKind, Usage, UsageSum};
 pub use rss::{Rss, RssKind};
 pub use space::{SpaceTlb, VmGather, VmSpace};
 pub use standalone::{MapError, Mapped};
+#[doc(hidden)]
+pub use swap_entry::{SwapFault, SwapMark, SwapSlots, SwappedPage};
 pub use user_range::UserRange;
 pub use write_protect::{is_wp_marker, unprotected};
 pub use zap::Zap;

@@ -16,8 +16,8 @@
 //! moves, and `lab/freehold-machine/tests/shuttle_engine/mremap.rs` explores moves concurrent with faults and
 //! truncation.
 
-use crate::{NoMemory, PAGE_SIZE, UserRange, VmGather, VmSpace, platform::Platform};
-use freehold_pagetable::{Kind, Level, Pte, PteFlags, PteTable, VaRange, VirtAddr};
+use crate::{NoMemory, PAGE_SIZE, SwapMark, UserRange, VmGather, VmSpace, platform::Platform};
+use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteTable, VaRange, VirtAddr};
 
 /// A gather for moved entries. It holds only one frame, because a move frees no frames.
 pub type MoveGather<'v, P> = VmGather<'v, P, 1>;
@@ -263,10 +263,13 @@ impl<P: Platform> VmSpace<P> {
 }
 
 /// Returns the entry for the new address. A moved page counts as written, for tools that watch soft-dirty
-/// bits. A marker is unchanged.
+/// bits, also if it is swapped out. Other markers are unchanged.
 fn moved<F: freehold_pagetable::Format>(pte: Pte<F>) -> Pte<F> {
     match pte.kind(Level::Pte) {
         Kind::Leaf { flags, .. } => pte.with_flags(Level::Pte, flags | PteFlags::SOFT_DIRTY),
+        Kind::Marker { kind: MarkerKind::Swap, payload } => {
+            SwapMark { soft_dirty: true, ..SwapMark::of(payload) }.entry()
+        }
         Kind::None | Kind::Marker { .. } | Kind::Table { .. } => pte,
     }
 }

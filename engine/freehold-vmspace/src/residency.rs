@@ -7,10 +7,11 @@
 //! tables nor split leaves.
 
 use crate::{
-    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, UserRange, VirtAddr, VmSpace,
+    Memory, PAGE_SHIFT, PAGE_SIZE, Pfn, Rss, RssKind, SwapMark, UserRange, VirtAddr, VmSpace,
     frame::MIGRATION_RSS,
     platform::{Format, Platform},
     soft_dirty::is_soft_dirty,
+    swap_entry::SwapSlots,
     write_protect::is_protected,
 };
 use arrayvec::ArrayVec;
@@ -111,6 +112,10 @@ pub struct Usage {
     pub anonymous_huge: u64,
     /// Anonymous, freed lazily (MADV_FREE), and not written since then.
     pub lazy_free: u64,
+    /// Swapped out. Not part of `rss` and `pss`.
+    pub swap: u64,
+    /// Bytes of each swapped page divided by the number of entries that name its slot.
+    pub swap_pss: u64,
     /// The proportional size, if the VMA is locked.
     pub locked: u64,
     /// Bytes in huge pages of a pool that other mappings may share. No other field counts these bytes.
@@ -135,6 +140,7 @@ impl UsageSum {
             pss_file: sum.pss_file >> FRACTION,
             pss_shmem: sum.pss_shmem >> FRACTION,
             locked: sum.locked >> FRACTION,
+            swap_pss: sum.swap_pss >> FRACTION,
             ..sum
         }
     }
@@ -203,14 +209,15 @@ impl<P: Platform> VmSpace<P> {
         scan.next
     }
 
-    /// Sets the byte of every page of `range` that is mapped, that is being moved, or whose memory failed.
+    /// Sets the byte of every page of `range` that is mapped, that is being moved, that was swapped out and is
+    /// still in a frame, or whose memory failed.
     ///
     /// # Panics
     ///
     /// Panics if `out` has fewer bytes than `range` has pages. No byte is set then.
     pub fn mark_present(&self, range: UserRange, out: &mut [u8]) {
         assert!(range.pages().get() <= out.len() as u64, "fewer bytes than pages");
-        let mut marker = PresenceVisitor { start: range.start(), out };
+        let mut marker = PresenceVisitor { slots: self.memory().swap_slots(), start: range.start(), out };
         let _ = self.walk(range.va(), &mut marker);
     }
 
@@ -335,6 +342,7 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for EntriesVisitor<'_
 
 /// A visitor that sets the byte of every page that is mapped.
 struct PresenceVisitor<'m> {
+    slots: &'m dyn SwapSlots,
     start: u64,
     out: &'m mut [u8],
 }
@@ -354,10 +362,14 @@ impl<P: Platform> Visitor<P::Format, P> for PresenceVisitor<'_> {
     fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         table.for_each(range, |address, pte| {
             // As on Linux, a page that is being moved, or whose memory failed, counts as present.
-            let present = matches!(
-                pte.kind(Level::Pte),
-                Kind::Leaf { .. } | Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
-            );
+            let present = match pte.kind(Level::Pte) {
+                Kind::Leaf { .. } => true,
+                Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. } => true,
+                Kind::Marker { kind: MarkerKind::Swap, payload } => {
+                    self.slots.is_cached(SwapMark::of(payload).slot)
+                }
+                Kind::None | Kind::Marker { .. } | Kind::Table { .. } => false,
+            };
             if present {
                 self.mark(VaRange::entry(address, Level::Pte));
             }
@@ -402,6 +414,8 @@ impl<P: Platform> UsageVisitor<'_, P> {
             RssKind::Anon => sum.pss_anon += share,
             RssKind::File => sum.pss_file += share,
             RssKind::Shmem => sum.pss_shmem += share,
+            // No frame has this kind.
+            RssKind::Swap => {}
         }
         sum.anonymous += if frame.is_anon() { PAGE_SIZE } else { 0 };
         sum.lazy_free += if frame.is_lazily_freed() && !dirty { PAGE_SIZE } else { 0 };
@@ -420,6 +434,11 @@ impl<P: Platform> Visitor<P::Format, P> for UsageVisitor<'_, P> {
                 // A page without a record, such as the page of zeroes, counts as no memory.
                 Kind::Leaf { pfn, flags } if !flags.contains(PteFlags::SPECIAL) => {
                     self.add(address, pfn, flags);
+                }
+                Kind::Marker { kind: MarkerKind::Swap, payload } => {
+                    let entries = self.vm.memory().swap_slots().entries(SwapMark::of(payload).slot);
+                    self.sum.swap += PAGE_SIZE;
+                    self.sum.swap_pss += (PAGE_SIZE << FRACTION) / u64::from(entries.max(1));
                 }
                 Kind::Leaf { .. } | Kind::None | Kind::Marker { .. } | Kind::Table { .. } => {}
             }
@@ -464,6 +483,9 @@ impl<P: Platform> RssVisitor<'_, P> {
             && let Kind::Marker { kind: MarkerKind::Migration, .. } = pte.kind(level)
         {
             self.rss.add(MIGRATION_RSS, 1);
+        }
+        if level == Level::Pte && SwapMark::of_entry(pte).is_some() {
+            self.rss.add(RssKind::Swap, 1);
         }
         if let Kind::Leaf { pfn, flags } = pte.kind(level)
             && !flags.contains(PteFlags::SPECIAL)

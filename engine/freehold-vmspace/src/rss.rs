@@ -5,7 +5,7 @@
 //! therefore be negative. A new kind is a variant of [`RssKind`], a field of [`Rss`], and an element of the
 //! arrays in `rss_counters.rs`. These arrays have the order of the variants.
 
-/// Kinds of resident pages.
+/// Kinds of resident pages, and pages that were swapped out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RssKind {
@@ -15,9 +15,11 @@ pub enum RssKind {
     Anon,
     /// Pages of shared memory.
     Shmem,
+    /// Pages that were swapped out. They are not resident.
+    Swap,
 }
 
-/// Resident pages by kind, at one moment.
+/// Resident pages by kind, and swapped pages, at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rss {
     /// Pages of ordinary files.
@@ -26,6 +28,8 @@ pub struct Rss {
     pub anon: i64,
     /// Pages of shared memory.
     pub shmem: i64,
+    /// Swap entries: pages that were swapped out. Not part of the [total](Self::total).
+    pub swap: i64,
 }
 
 impl Rss {
@@ -36,6 +40,7 @@ impl Rss {
             RssKind::File => self.file += pages,
             RssKind::Anon => self.anon += pages,
             RssKind::Shmem => self.shmem += pages,
+            RssKind::Swap => self.swap += pages,
         }
     }
 

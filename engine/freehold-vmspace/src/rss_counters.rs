@@ -12,7 +12,7 @@ use freehold_sync::{
     atomic::{AtomicI64, Ordering::Relaxed},
 };
 
-const KINDS: usize = 3;
+const KINDS: usize = 4;
 
 /// The counters of one space.
 pub(crate) struct RssCounters<P: Platform> {
@@ -30,7 +30,7 @@ impl<P: Platform> RssCounters<P> {
     /// Adds `rss`, which may be negative, to the counts. Takes no lock.
     pub fn count(&self, rss: &Rss) {
         self.per_cpu.with(|cell| {
-            for (counter, by) in cell.iter().zip([rss.file, rss.anon, rss.shmem]) {
+            for (counter, by) in cell.iter().zip([rss.file, rss.anon, rss.shmem, rss.swap]) {
                 if by != 0 {
                     // Relaxed load and store: only this CPU writes its cell, inside `with`.
                     counter.store(counter.load(Relaxed) + by, Relaxed);
@@ -55,6 +55,6 @@ impl<P: Platform> RssCounters<P> {
                 *sum += counter.load(Relaxed);
             }
         }
-        Rss { file: sum[0], anon: sum[1], shmem: sum[2] }
+        Rss { file: sum[0], anon: sum[1], shmem: sum[2], swap: sum[3] }
     }
 }

@@ -7,7 +7,7 @@
 //! `report/clear_refs.rs` of `freehold` calls this file under the write lock of each VMA.
 //! `tests/reports/soft_dirty.rs` of `freehold` tests it.
 
-use crate::{MigrationEntry, UserRange, VmGather, VmSpace, platform::Platform};
+use crate::{MigrationEntry, SwapMark, UserRange, VmGather, VmSpace, platform::Platform};
 use core::ops::ControlFlow;
 use freehold_pagetable::{
     Format, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange, Visitor,
@@ -43,6 +43,9 @@ fn cleared<P: Platform>(platform: &P, pte: Pte<P::Format>, level: Level) -> Pte<
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
             MigrationEntry { write: false, soft_dirty: false, ..MigrationEntry::of(payload) }.entry()
         }
+        Kind::Marker { kind: MarkerKind::Swap, payload } => {
+            SwapMark { soft_dirty: false, ..SwapMark::of(payload) }.entry()
+        }
         Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
     }
 }
@@ -52,6 +55,7 @@ pub(crate) fn is_soft_dirty<F: Format>(pte: Pte<F>, level: Level) -> bool {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => flags.contains(PteFlags::SOFT_DIRTY),
         Kind::Marker { kind: MarkerKind::Migration, payload } => MigrationEntry::of(payload).soft_dirty,
+        Kind::Marker { kind: MarkerKind::Swap, payload } => SwapMark::of(payload).soft_dirty,
         Kind::None | Kind::Table { .. } | Kind::Marker { .. } => false,
     }
 }

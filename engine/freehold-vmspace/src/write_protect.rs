@@ -7,7 +7,7 @@
 //! `tests/uffd/protect.rs` of `freehold` tests the protection.
 
 use crate::{
-    MigrationEntry, NoMemory, PAGE_SIZE, UserRange, VirtAddr, VmGather, VmSpace,
+    MigrationEntry, NoMemory, PAGE_SIZE, SwapMark, UserRange, VirtAddr, VmGather, VmSpace,
     platform::{Platform, TableMemory},
 };
 use core::ops::ControlFlow;
@@ -73,6 +73,9 @@ pub(crate) fn protected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
             MigrationEntry { write: false, uffd_wp: true, ..MigrationEntry::of(payload) }.entry()
         }
+        Kind::Marker { kind: MarkerKind::Swap, payload } => {
+            SwapMark { uffd_wp: true, ..SwapMark::of(payload) }.entry()
+        }
         Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
     }
 }
@@ -85,6 +88,9 @@ pub fn unprotected<F: Format>(pte: Pte<F>, level: Level) -> Pte<F> {
         Kind::Leaf { flags, .. } => pte.with_flags(level, flags - PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => {
             MigrationEntry { uffd_wp: false, ..MigrationEntry::of(payload) }.entry()
+        }
+        Kind::Marker { kind: MarkerKind::Swap, payload } => {
+            SwapMark { uffd_wp: false, ..SwapMark::of(payload) }.entry()
         }
         Kind::None | Kind::Table { .. } | Kind::Marker { .. } => pte,
     }
@@ -153,11 +159,13 @@ impl<F: Format, M: TableMemory> Visitor<F, M> for Unprotecting {
     }
 }
 
-/// Returns true if a page is write-protected, whether it is present, being moved, or not present.
+/// Returns true if a page is write-protected, whether it is present, being moved, swapped out, or not
+/// present.
 pub(crate) fn is_protected<F: Format>(pte: Pte<F>, level: Level) -> bool {
     match pte.kind(level) {
         Kind::Leaf { flags, .. } => flags.contains(PteFlags::UFFD_WP),
         Kind::Marker { kind: MarkerKind::Migration, payload } => MigrationEntry::of(payload).uffd_wp,
+        Kind::Marker { kind: MarkerKind::Swap, payload } => SwapMark::of(payload).uffd_wp,
         Kind::Marker { kind, .. } => kind == MarkerKind::UffdWp,
         Kind::None | Kind::Table { .. } => false,
     }

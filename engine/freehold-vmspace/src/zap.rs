@@ -8,8 +8,8 @@
 #![expect(unsafe_code, reason = "reclaims tables")]
 
 use crate::{
-    Memory, MigrationEntry, PAGE_SIZE, Pfn, Rss, UserRange, VmGather, VmSpace, frame::MIGRATION_RSS,
-    platform::Platform,
+    Memory, MigrationEntry, PAGE_SIZE, Pfn, Rss, SwapMark, UserRange, VmGather, VmSpace,
+    frame::MIGRATION_RSS, platform::Platform, swap_entry::release_slot,
 };
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -197,15 +197,23 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                 {
                     match pte.kind(Level::Pte) {
                         // These markers replace a private page, or a page that the file no longer has.
-                        Kind::Marker { kind: MarkerKind::Migration | MarkerKind::Poison, .. }
-                            if zap.file_pages_only =>
-                        {
+                        Kind::Marker {
+                            kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::Swap,
+                            ..
+                        } if zap.file_pages_only => {
                             return;
                         }
                         Kind::Marker { kind: MarkerKind::UffdWp, .. } if zap.keep_wp => return,
                         Kind::Marker { kind: MarkerKind::Migration, payload } => {
                             rss.add(MIGRATION_RSS, -1);
                             if zap.keep_wp && MigrationEntry::of(payload).uffd_wp {
+                                slot.replace(Pte::marker(MarkerKind::UffdWp, 0));
+                                return;
+                            }
+                        }
+                        Kind::Marker { kind: MarkerKind::Swap, payload } => {
+                            release_slot(memory.swap_slots(), payload, &mut rss, gather);
+                            if zap.keep_wp && SwapMark::of(payload).uffd_wp {
                                 slot.replace(Pte::marker(MarkerKind::UffdWp, 0));
                                 return;
                             }
@@ -259,6 +267,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
         self.rss.anon += rss.anon;
         self.rss.file += rss.file;
         self.rss.shmem += rss.shmem;
+        self.rss.swap += rss.swap;
         ControlFlow::Continue(())
     }
 

@@ -28,7 +28,9 @@ pub use run::Run;
 use crate::{
     AnonPage, CachePage, NoMemory, PageIndex, Pfn,
     platform::{AllocEffort, FileId, FramePurpose, FrameRequest, NodeChoice, PageOwner, Platform},
+    swap_entry::{NoSlots, SwapSlots},
 };
+use allocator_api2::{boxed::Box, unsize_box};
 use arrayvec::ArrayVec;
 use cache::{BATCH, FrameCache};
 use freehold_pagetable::{Level, UnmappedFrame};
@@ -59,6 +61,8 @@ pub struct Memory<P: Platform> {
     failed: AtomicU64,
     /// The files of which a page has become dirty late.
     late_stores: LateStores,
+    /// The slots that swap entries name. Atomic, without a lock.
+    slots: Box<dyn SwapSlots>,
     /// The last field, because dropping the fields above frees memory to the platform.
     platform: P,
 }
@@ -70,13 +74,25 @@ impl<P: Platform> Memory<P> {
     ///
     /// Fails if there is no memory for records, or for the frame of zeroes.
     pub fn new(platform: P) -> Result<Self, NoMemory> {
+        // A value without a size needs no allocation.
+        Self::with_slots(platform, unsize_box!(Box::try_new(NoSlots)?))
+    }
+
+    /// Creates the memory of an engine whose pages can be swapped out to these slots.
+    ///
+    /// # Errors
+    ///
+    /// The errors of [`new`](Self::new).
+    #[doc(hidden)]
+    pub fn with_slots(platform: P, slots: Box<dyn SwapSlots>) -> Result<Self, NoMemory> {
         let frames = FrameCache::try_new()?;
         let pools = [HugePool::try_new(&platform, Level::Pmd)?, HugePool::try_new(&platform, Level::Pud)?];
         // Not from the caches, whose frames are all movable.
         let zero = FrameCache::alloc_on(&platform, &FrameRequest::pages(FramePurpose::Engine))?;
         platform.zero_frame(zero);
         let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Memory { frames, zero, huge_zero, pools, failed, late_stores: LateStores::new(), platform })
+        let late_stores = LateStores::new();
+        Ok(Memory { frames, zero, huge_zero, pools, failed, late_stores, slots, platform })
     }
 
     /// Returns the platform.
@@ -121,6 +137,11 @@ impl<P: Platform> Memory<P> {
     /// Counts one more failed frame.
     pub fn count_failed(&self) {
         self.failed.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the slots that swap entries name.
+    pub fn swap_slots(&self) -> &dyn SwapSlots {
+        &*self.slots
     }
 
     /// Returns true if `pfn` is a frame of zeroes that is not counted.

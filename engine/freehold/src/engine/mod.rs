@@ -35,15 +35,16 @@ use crate::{
     hugetlb::state::Hugetlb,
     platform::Platform,
     reclaim::state::ReclaimState,
-    swap::Swap,
+    swap::{DeviceList, Slots, Swap},
     vma::{AnonId, owned::VmaSlab},
 };
+use allocator_api2::{boxed::Box, unsize_box};
 use freehold_sync::{
     PerCpu, ReaderSlots,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed, announce},
     stats::{LockSnapshot, LockStats},
 };
-use freehold_vmspace::{Memory, PageCount, VmSpace};
+use freehold_vmspace::{Memory, PageCount, SwapSlots, VmSpace};
 
 /// The shared state of one kernel.
 ///
@@ -128,14 +129,16 @@ impl<P: Platform> Engine<P> {
 
     /// Creates the shared state from validated settings.
     fn make(platform: P, config: Config) -> Result<Counted<Self>, NoMemory> {
-        let memory = Counted::try_new(Memory::new(platform)?)?;
+        let devices = Counted::try_new(DeviceList::new())?;
+        let slots: Box<dyn SwapSlots> = unsize_box!(Box::try_new(Slots(devices.clone()))?);
+        let memory = Counted::try_new(Memory::with_slots(platform, slots)?)?;
         let slab = VmaSlab::try_new()?;
         let reader_slots = Counted::try_new(ReaderSlots::try_new()?)?;
         let serials = PerCpu::try_new(|_| AtomicU64::new(0))?;
         let stats = || LockStats::try_new_if(config.lock_stats);
         let (lock_stats, file_stats) = (stats()?, stats()?);
         let files = Files::new(
-            Swap::try_new(memory.clone())?,
+            Swap::try_new(devices, memory.clone())?,
             Hugetlb::try_new(stats()?, stats()?)?,
             CommittedMemory::try_new(config.overcommit)?,
             config.max_file_pages.map(Overcommit::Never).map(CommittedMemory::try_new).transpose()?,

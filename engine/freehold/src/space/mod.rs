@@ -465,7 +465,7 @@ impl<P: Platform> AddressSpace<P> {
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
     /// space.handle_fault(at, Access::WRITE).unwrap();
-    /// assert_eq!(space.rss(), Rss { anon: 1, file: 0, shmem: 0 });
+    /// assert_eq!(space.rss(), Rss { anon: 1, ..Rss::default() });
     /// ```
     pub fn rss(&self) -> Rss {
         self.vm.rss()

@@ -10,7 +10,7 @@ use super::{
     requests::{SwapRead, SwapWrite},
     slot::{DuplicateError, Frames, Lookup, Rest, Slot},
     table::SwapTable,
-    word::Shadow,
+    word::{Shadow, State},
 };
 use crate::{
     Pfn,
@@ -192,6 +192,21 @@ impl<P: Platform> Area<P> {
     /// Returns true if the slot is being read into this frame; see [`Slot::watch`].
     pub fn watch(&self, slot: u64, pfn: Pfn) -> bool {
         self.slot(slot).is_some_and(|word| word.watch(pfn))
+    }
+
+    /// Returns true if the page is in a frame and was read.
+    pub fn is_cached(&self, slot: u64) -> bool {
+        self.slot(slot).is_some_and(|word| matches!(word.state().frame(), Some((_, false))))
+    }
+
+    /// Returns true if the page is on the device only.
+    pub fn is_stored(&self, slot: u64) -> bool {
+        self.slot(slot).is_some_and(|word| matches!(word.state(), State::Stored { .. }))
+    }
+
+    /// Returns the number of swap entries of the slot.
+    pub fn count(&self, slot: u64) -> u32 {
+        self.slot(slot).map_or(0, |word| word.state().count())
     }
 
     fn slot(&self, slot: u64) -> Option<Slot<'_>> {

@@ -1,6 +1,6 @@
 //! All swap devices of an engine: [`Swap`].
 //!
-//! The devices are in a list of fixed length. A task reads the list inside a read section of RCU and without
+//! The devices are in a list of fixed length (`list.rs`). A task reads the list inside a read section of RCU and without
 //! a lock, so a swap-in writes no cache line that all CPUs write. A device is added by compare-and-swap, and
 //! removed in these steps:
 //!
@@ -27,9 +27,10 @@
 #![expect(unsafe_code, reason = "devices are linked by atomic pointers")]
 
 use super::{
-    area::{Area, Lease, Share, SwapTurns},
+    area::{Area, Lease, SwapTurns},
     device::SwapDevice,
     entry::{MAX_DEVICES, SwapEntry, SwapId},
+    list::{CLOSED, DeviceList, Entry, GOING, OPEN},
     requests::{SwapRead, SwapWrite},
     slot::{DuplicateError, Lookup},
     table::Batch,
@@ -37,7 +38,7 @@ use super::{
 };
 use crate::{
     Pfn,
-    counted::{Counted, Shared},
+    counted::Counted,
     error::{NoMemory, SwapOffError, SwapOnError},
     platform::Platform,
     wait::grace_period,
@@ -46,53 +47,13 @@ use core::ptr::{NonNull, null_mut};
 use freehold_sync::{
     Killed, PerCpu,
     atomic::{
-        AtomicPtr, AtomicU32,
-        Ordering::{Acquire, Relaxed, Release, SeqCst},
+        AtomicU32,
+        Ordering::{Relaxed, Release, SeqCst},
         fence,
     },
     rank,
 };
 use freehold_vmspace::Memory;
-
-const OPEN: u32 = 0;
-const CLOSED: u32 = 1;
-const GOING: u32 = 2;
-
-/// A device in the list.
-struct Entry<P: Platform> {
-    /// One of the three states; see the module.
-    state: AtomicU32,
-    /// Devices with a higher priority are filled first. Never changes.
-    priority: i16,
-    area: Counted<Area<P>>,
-    /// The lease that requests of each CPU clone. Never changes.
-    shares: PerCpu<Lease<P>, P>,
-}
-
-impl<P: Platform> Shared for Entry<P> {}
-
-impl<P: Platform> Entry<P> {
-    fn try_new(area: Counted<Area<P>>, priority: i16) -> Result<Counted<Self>, NoMemory> {
-        let (first, mut failed) = (Share::try_new(&area)?, None);
-        let shares = PerCpu::try_new(|_| {
-            Share::try_new(&area).unwrap_or_else(|error| {
-                failed = Some(error);
-                first.clone()
-            })
-        })?;
-        failed.map_or(Ok(()), Err)?;
-        Ok(Counted::try_new(Entry { state: AtomicU32::new(OPEN), priority, area, shares })?)
-    }
-
-    fn is_open(&self) -> bool {
-        // Relaxed: a hint. `Swap::allocate_on` examines the state again, with a fence.
-        self.state.load(Relaxed) == OPEN
-    }
-
-    fn lease(&self) -> Lease<P> {
-        self.shares.with(Counted::clone)
-    }
-}
 
 /// Numbers of slots of a device, and its priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,8 +109,8 @@ pub struct Taken {
 /// The swap devices of an engine.
 #[doc(hidden)]
 pub struct Swap<P: Platform> {
-    /// Null, or a reference to a device from `Counted::into_raw`; see the module.
-    entries: [AtomicPtr<Entry<P>>; MAX_DEVICES],
+    /// The devices. The memory has another reference, for swap entries in page tables.
+    list: Counted<DeviceList<P>>,
     /// Number of allocations of each CPU. Each CPU writes only its own number.
     rotation: PerCpu<AtomicU32, P>,
     turns: Counted<SwapTurns>,
@@ -157,15 +118,27 @@ pub struct Swap<P: Platform> {
     memory: Counted<Memory<P>>,
 }
 
+impl<P: Platform> Drop for Swap<P> {
+    fn drop(&mut self) {
+        // Breaks the cycle of references: devices have references to the memory, and the memory to the list.
+        // SAFETY: the files of the engine own this value, and every address space has a reference to them. So
+        // no page table has a swap entry any more, and no other task can reach the list.
+        unsafe { self.list.clear() };
+    }
+}
+
 impl<P: Platform> Swap<P> {
-    /// Creates the list without devices.
+    /// Creates the state of an engine without devices. `memory` has been created with the slots of `list`.
     ///
     /// # Errors
     ///
     /// Fails if there is no memory.
-    pub(crate) fn try_new(memory: Counted<Memory<P>>) -> Result<Self, NoMemory> {
+    pub(crate) fn try_new(
+        list: Counted<DeviceList<P>>,
+        memory: Counted<Memory<P>>,
+    ) -> Result<Self, NoMemory> {
         Ok(Swap {
-            entries: core::array::from_fn(|_| AtomicPtr::new(null_mut())),
+            list,
             rotation: PerCpu::try_new(|_| AtomicU32::new(0))?,
             turns: Counted::try_new(SwapTurns::new())?,
             memory,
@@ -186,7 +159,7 @@ impl<P: Platform> Swap<P> {
     pub(crate) fn swap_on(&self, device: impl SwapDevice<P>, priority: i16) -> Result<SwapId, SwapOnError> {
         let area = Area::try_new(device, self.turns.clone(), self.memory.clone())?;
         let entry = Counted::into_raw(Entry::try_new(area, priority)?);
-        for (number, place) in self.entries.iter().enumerate() {
+        for (number, place) in self.list.entries.iter().enumerate() {
             // Release pairs with the acquire in `entry`.
             if place.compare_exchange(null_mut(), entry.as_ptr(), Release, Relaxed).is_ok() {
                 return Ok(SwapId::new(number));
@@ -202,12 +175,12 @@ impl<P: Platform> Swap<P> {
     pub fn close(&self, id: SwapId) -> bool {
         // Relaxed, here and below: `remove` and `allocate_on` have the fences.
         let close = |entry: &Entry<P>| entry.state.compare_exchange(OPEN, CLOSED, Relaxed, Relaxed).is_ok();
-        self.with(id, close).unwrap_or(false)
+        self.list.with(id, close).unwrap_or(false)
     }
 
     /// Allocates slots again from a device that was closed.
     pub fn reopen(&self, id: SwapId) {
-        self.with(id, |entry| {
+        self.list.with(id, |entry| {
             let _ = entry.state.compare_exchange(CLOSED, OPEN, Relaxed, Relaxed);
         });
     }
@@ -215,7 +188,7 @@ impl<P: Platform> Swap<P> {
     /// Returns true if no slot of the device seems to be in use. A closed device that is empty stays empty,
     /// except that an allocation that had begun before may be about to be cancelled.
     pub fn is_empty(&self, id: SwapId) -> bool {
-        self.with(id, |entry| entry.area.table.used() == 0).unwrap_or(true)
+        self.list.with(id, |entry| entry.area.table.used() == 0).unwrap_or(true)
     }
 
     /// Removes a device that is closed and empty.
@@ -229,7 +202,7 @@ impl<P: Platform> Swap<P> {
     /// None. Waits for a grace period. The caller holds no lock, because the device may be dropped.
     pub fn remove(&self, id: SwapId) -> Result<(), SwapOffError> {
         rank::holds_none::<P>();
-        let removed = self.with(id, |entry| {
+        let removed = self.list.with(id, |entry| {
             if entry.state.compare_exchange(CLOSED, GOING, Relaxed, Relaxed).is_err() {
                 return Err(SwapOffError::NotClosed);
             }
@@ -240,7 +213,7 @@ impl<P: Platform> Swap<P> {
                 return Err(SwapOffError::InUse);
             }
             // Only this task made the change to `GOING`, so the pointer is still that of the device.
-            Ok(self.entries[id.number()].swap(null_mut(), Relaxed))
+            Ok(self.list.entries[id.number()].swap(null_mut(), Relaxed))
         });
         let entry = removed.ok_or(SwapOffError::NotFound)??;
         // Every task that has found the pointer has left its read section afterwards.
@@ -254,7 +227,7 @@ impl<P: Platform> Swap<P> {
 
     /// Returns the numbers of a device, or `None` if it does not exist.
     pub fn usage(&self, id: SwapId) -> Option<SwapUsage> {
-        self.with(id, |entry| {
+        self.list.with(id, |entry| {
             let table = &entry.area.table;
             SwapUsage { slots: table.slots(), used: table.used(), bad: table.bad(), priority: entry.priority }
         })
@@ -263,7 +236,7 @@ impl<P: Platform> Swap<P> {
     /// Returns the devices in use, in the order of their numbers.
     pub fn ids(&self) -> impl Iterator<Item = SwapId> + '_ {
         let ids = (0..MAX_DEVICES).map(SwapId::new);
-        ids.filter(|id| !self.entries[id.number()].load(Relaxed).is_null())
+        ids.filter(|id| !self.list.entries[id.number()].load(Relaxed).is_null())
     }
 
     /// Allocates up to `pages` consecutive slots.
@@ -294,14 +267,14 @@ impl<P: Platform> Swap<P> {
     /// Allocates slots on a device.
     fn allocate_on(&self, id: SwapId, pages: u32) -> Result<Option<SlotRun<P>>, NoMemory> {
         // The table may allocate memory, which must not happen in the read section.
-        let lease = self.with(id, |entry| entry.is_open().then(|| entry.lease())).flatten();
+        let lease = self.list.with(id, |entry| entry.is_open().then(|| entry.lease())).flatten();
         let Some(lease) = lease else { return Ok(None) };
         let Some(batch) = lease.area().table.allocate(pages)? else { return Ok(None) };
         let run = SlotRun { id, batch, lease };
         // Pairs with the fence in `remove`; see the module.
         fence(SeqCst);
         let is_still = |entry: &Entry<P>| entry.is_open() && core::ptr::eq(&*entry.area, run.lease.area());
-        Ok(self.with(id, is_still).unwrap_or(false).then_some(run))
+        Ok(self.list.with(id, is_still).unwrap_or(false).then_some(run))
     }
 
     /// Returns the highest priority below `below`, and the set of open devices with that priority.
@@ -309,7 +282,7 @@ impl<P: Platform> Swap<P> {
         let mut found: Option<(i16, u32)> = None;
         for number in 0..MAX_DEVICES {
             let open = |entry: &Entry<P>| entry.is_open().then_some(entry.priority);
-            let Some(priority) = self.with(SwapId::new(number), open).flatten() else { continue };
+            let Some(priority) = self.list.with(SwapId::new(number), open).flatten() else { continue };
             if below.is_some_and(|below| priority >= below) {
                 continue;
             }
@@ -329,7 +302,7 @@ impl<P: Platform> Swap<P> {
     ///
     /// Fails if too many entries name the slot.
     pub fn duplicate(&self, entry: SwapEntry) -> Result<(), DuplicateError> {
-        let duplicated = self.with(entry.device(), |device| device.area.duplicate(entry.slot()));
+        let duplicated = self.list.with(entry.device(), |device| device.area.duplicate(entry.slot()));
         duplicated.unwrap_or(Err(DuplicateError::NotInUse))
     }
 
@@ -337,7 +310,7 @@ impl<P: Platform> Swap<P> {
     /// ([`Memory::put_frame`]) once it holds no lock of a page table. May be called under such a lock.
     #[must_use = "the caller drops the reference"]
     pub fn release(&self, entry: SwapEntry) -> Option<Pfn> {
-        self.with(entry.device(), |device| device.area.release(entry.slot()))?.1
+        self.list.with(entry.device(), |device| device.area.release(entry.slot()))?.1
     }
 
     /// Drops the caller's swap entry for a page in the frame, to which the caller has a reference from a
@@ -347,7 +320,7 @@ impl<P: Platform> Swap<P> {
     /// The page may have left the cache since the lookup, and may have been read into another frame. The
     /// frame of the caller still has the contents of the page.
     pub fn take(&self, entry: SwapEntry, pfn: Pfn) -> Taken {
-        let released = self.with(entry.device(), |device| device.area.release(entry.slot()));
+        let released = self.list.with(entry.device(), |device| device.area.release(entry.slot()));
         let (is_last, mut frame) = released.unwrap_or((false, None));
         let record = self.memory.platform().frame(pfn);
         if frame == Some(pfn) {
@@ -362,12 +335,34 @@ impl<P: Platform> Swap<P> {
     /// Finds the page of a slot. The caller holds no lock of a page table, and is in no read section.
     pub fn lookup(&self, entry: SwapEntry) -> Lookup {
         loop {
-            match self.with(entry.device(), |device| device.area.lookup(entry.slot())) {
+            match self.list.with(entry.device(), |device| device.area.lookup(entry.slot())) {
                 None => return Lookup::NotInUse,
                 Some(Ok(found)) => return found,
                 Some(Err(stale)) => self.memory.put_frame(stale),
             }
         }
+    }
+
+    /// Finds the page of a slot like [`lookup`](Self::lookup), under the lock of the page table that has the
+    /// entry. The entry and the table's lock keep the slot, so the page that is found is that of the entry.
+    ///
+    /// # Errors
+    ///
+    /// Fails with a frame if the page has left the cache in between. The caller drops a reference to the
+    /// frame once it holds no lock of a page table, and tries again.
+    pub fn lookup_locked(&self, entry: SwapEntry) -> Result<Lookup, Pfn> {
+        let found = self.list.with(entry.device(), |device| device.area.lookup(entry.slot()));
+        found.unwrap_or(Ok(Lookup::NotInUse))
+    }
+
+    /// Returns true if the page is on the device only. The caller has a swap entry.
+    pub fn is_stored(&self, entry: SwapEntry) -> bool {
+        self.list.with(entry.device(), |device| device.area.is_stored(entry.slot())) == Some(true)
+    }
+
+    /// Returns true if slots may be allocated on a device. A hint.
+    pub fn has_open_device(&self) -> bool {
+        (0..MAX_DEVICES).any(|id| self.list.with(SwapId::new(id), Entry::is_open) == Some(true))
     }
 
     /// Begins a read of a stored page into a frame, of which the caller has the only reference and keeps it.
@@ -379,7 +374,7 @@ impl<P: Platform> Swap<P> {
             let shadow = device.area.begin_read(slot, pfn)?;
             Some(SwapRead::new(device.lease(), slot, pfn, shadow))
         };
-        self.with(entry.device(), begin).flatten()
+        self.list.with(entry.device(), begin).flatten()
     }
 
     /// Passes a request to the device. The caller holds no lock.
@@ -402,8 +397,8 @@ impl<P: Platform> Swap<P> {
         rank::holds_none::<P>();
         let (id, slot) = (entry.device(), entry.slot());
         // Without the device, the read has ended.
-        if let Some(key) = self.with(id, |device| device.area.key()) {
-            let is_reading = || self.with(id, |device| device.area.watch(slot, pfn)).unwrap_or(false);
+        if let Some(key) = self.list.with(id, |device| device.area.key()) {
+            let is_reading = || self.list.with(id, |device| device.area.watch(slot, pfn)).unwrap_or(false);
             self.turns.of(key, slot).wait_while::<P>(is_reading)?;
         }
         if self.memory.platform().frame(pfn).is_unread() { Err(SwapReadError::Io) } else { Ok(()) }
@@ -418,7 +413,7 @@ impl<P: Platform> Swap<P> {
             let pfn = device.area.begin_write(slot)?;
             Some(SwapWrite::new(device.lease(), slot, pfn, shadow))
         };
-        self.with(entry.device(), begin).flatten()
+        self.list.with(entry.device(), begin).flatten()
     }
 
     /// Passes a request to the device. The caller holds no lock.
@@ -430,7 +425,7 @@ impl<P: Platform> Swap<P> {
     /// Drops a clean page from the swap cache, so that it is on the device only. Returns false if the page is
     /// not in the cache or not clean. The caller holds no lock of a page table, and is in no read section.
     pub fn drop_clean(&self, entry: SwapEntry, shadow: Shadow) -> bool {
-        let dropped = self.with(entry.device(), |device| device.area.drop_clean(entry.slot(), shadow));
+        let dropped = self.list.with(entry.device(), |device| device.area.drop_clean(entry.slot(), shadow));
         dropped.flatten().inspect(|pfn| self.memory.put_frame(*pfn)).is_some()
     }
 
@@ -443,30 +438,7 @@ impl<P: Platform> Swap<P> {
             let entry = found.map(|slot| SwapEntry::new(id, slot));
             (entry, if next < table.slots() { next } else { 0 })
         };
-        self.with(id, next).unwrap_or((None, 0))
-    }
-
-    /// Runs `f` on a device, inside a read section. `f` does not sleep. Returns `None` if the device does not
-    /// exist.
-    fn with<R>(&self, id: SwapId, f: impl FnOnce(&Entry<P>) -> R) -> Option<R> {
-        let _rcu = P::rcu_read();
-        // Acquire pairs with the release in `swap_on`.
-        let entry = NonNull::new(self.entries.get(id.number())?.load(Acquire))?;
-        // SAFETY: the list has a reference to each device in it. `remove` drops that reference after a grace
-        // period, which this read section delays.
-        Some(f(unsafe { entry.as_ref() }))
-    }
-}
-
-impl<P: Platform> Drop for Swap<P> {
-    fn drop(&mut self) {
-        for place in &self.entries {
-            // Relaxed: exclusive access.
-            if let Some(entry) = NonNull::new(place.load(Relaxed)) {
-                // SAFETY: from `into_raw`, and linked until now.
-                drop(unsafe { Counted::from_raw(entry) });
-            }
-        }
+        self.list.with(id, next).unwrap_or((None, 0))
     }
 }
 

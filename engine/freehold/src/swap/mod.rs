@@ -7,7 +7,7 @@
 //! | `word.rs`, `slot.rs` | the word of a slot: its encoding, and the protocol of its changes |
 //! | `cluster.rs`, `table.rs` | which slots of a device are free |
 //! | `device.rs`, `requests.rs` | [`SwapDevice`], which the embedder implements, and the requests that it gets |
-//! | `area.rs`, `devices.rs` | a device in use; all devices of an engine ([`Swap`]) |
+//! | `area.rs`, `list.rs`, `devices.rs` | a device in use; the list of devices; all devices of an engine ([`Swap`]) |
 //!
 //! # Life of a page
 //!
@@ -29,6 +29,7 @@ mod cluster;
 mod device;
 mod devices;
 mod entry;
+mod list;
 mod requests;
 mod slot;
 mod table;
@@ -41,6 +42,7 @@ pub use devices::{NoSlot, SlotRun, Swap, SwapReadError, Taken};
 #[doc(hidden)]
 pub use entry::SwapEntry;
 pub use entry::SwapId;
+pub(crate) use list::{DeviceList, Slots};
 pub use requests::{SwapRead, SwapWrite};
 #[doc(hidden)]
 pub use slot::{DuplicateError, Lookup};
