@@ -21,7 +21,7 @@
 //! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that several kinds
 //! of faults share. The other files serve one kind of fault each: anonymous memory in `anon.rs`, `mthp.rs`
 //! and `huge.rs`; files in `file.rs` and `shmem_mthp.rs`; stores to pages that are mapped read-only in
-//! `cow.rs`; mappings with hooks in `special.rs`; growing stacks in `stack.rs`. `populate.rs` makes faults in
+//! `cow.rs`; swap entries in `swap.rs`; mappings with hooks in `special.rs`; growing stacks in `stack.rs`. `populate.rs` makes faults in
 //! advance, and `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools have their own files in
 //! `hugetlb/fault/`. `uffd/fault.rs` has the faults that a userfaultfd's pager serves. A new kind of object
 //! that a VMA can map gets a file here and an arm in `resolve`; a new kind of marker gets an arm in
@@ -45,6 +45,7 @@ mod present;
 mod shmem_mthp;
 mod special;
 mod stack;
+mod swap;
 mod table;
 
 pub use outcome::{FaultError, Resolved, SegvCode, Signal};
@@ -149,6 +150,10 @@ impl<P: Platform> AddressSpace<P> {
                 FaultOutcome::Wait(what) => {
                     done.waited = true;
                     self.engine.wait_for(what).map_err(FaultError::from)
+                }
+                FaultOutcome::SwapIn(entry) => {
+                    (done.major, done.waited) = (true, true);
+                    self.swap_in(entry, addr)
                 }
                 FaultOutcome::Userfault(fault) => {
                     done.waited = true;
@@ -340,7 +345,7 @@ impl<P: Platform> AddressSpace<P> {
                 );
                 self.present_fault(address, Level::Pte, flags, access)
             }
-            Kind::Marker { .. } | Kind::Table { .. } => self.marker_fault(vma, page, table),
+            Kind::Marker { .. } | Kind::Table { .. } => self.marker_fault(vma, page, access, table),
         }
     }
 }
@@ -389,7 +394,13 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Handles a fault at a marker that was found without the table's lock.
     #[inline(never)]
-    fn marker_fault(&self, vma: &Vma<P>, page: u64, table: PteTable<'_, P::Format, P>) -> FaultOutcome<P> {
+    fn marker_fault(
+        &self,
+        vma: &Vma<P>,
+        page: u64,
+        access: Access,
+        table: PteTable<'_, P::Format, P>,
+    ) -> FaultOutcome<P> {
         let address = VirtAddr::new(page);
         let Some(found) = table.lock_linked().map(|table| table.get(address)) else {
             return FaultOutcome::Retry;
@@ -406,7 +417,8 @@ impl<P: Platform> AddressSpace<P> {
             Kind::Marker { kind: MarkerKind::UffdWp, .. } if cfg!(feature = "uffd") => {
                 self.marked_fault(vma, page, table)
             }
-            Kind::Marker { kind: MarkerKind::Swap | MarkerKind::UffdWp, .. } | Kind::Table { .. } => {
+            Kind::Marker { kind: MarkerKind::Swap, .. } => self.swap_fault(vma, page, access, table),
+            Kind::Marker { kind: MarkerKind::UffdWp, .. } | Kind::Table { .. } => {
                 FaultOutcome::Failed(FaultError::Bus { addr: page })
             }
         }

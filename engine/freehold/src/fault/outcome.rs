@@ -17,6 +17,7 @@ use crate::{
     file::{File, Wanted},
     platform::Platform,
     space::change::anon::AnonVmaError,
+    swap::SwapEntry,
     uffd::state::Userfault,
     vma::flags::VmFlags,
 };
@@ -178,9 +179,9 @@ impl From<Killed> for FaultError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// A page was read from the backing store of its file: a *major* fault. All other faults are minor.
+    /// A page was read from the backing store of its file, or from a swap device: a *major* fault. All other faults are minor.
     pub major: bool,
-    /// The fault waited with no lock held: for a page of a file or of a pool, for a page that moves, or for a
+    /// The fault waited with no lock held: for a page of a file, of a pool or of a swap device, for a page that moves, or for a
     /// userfaultfd's pager.
     pub waited: bool,
 }
@@ -198,6 +199,8 @@ pub(crate) enum FaultOutcome<P: Platform> {
     Fill(Counted<File<P>>, Wanted),
     /// Another task must finish first: drop all locks, wait, start over.
     Wait(WaitFor),
+    /// The page is on a swap device: drop all locks, bring the page into the swap cache, start over.
+    SwapIn(SwapEntry),
     /// A userfaultfd's pager must serve the fault: drop all locks, wait for the pager, start over.
     Userfault(Userfault<P>),
     /// The fault cannot be resolved.

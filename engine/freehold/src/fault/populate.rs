@@ -22,6 +22,7 @@ use crate::{
         AddressSpace, change::vma_ranges::VmaRanges, held_lock::HeldLock, locking::ReadGuard,
         shortage::ShortageRounds,
     },
+    swap::SwapEntry,
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
@@ -91,6 +92,8 @@ enum Batch<P: Platform> {
     Fill { page: u64, part_end: u64, file: Counted<File<P>>, wanted: Wanted },
     /// The page is being moved, or a huge page is returning to its pool. The caller waits without the lock.
     Wait { page: u64, what: WaitFor },
+    /// The page is on a swap device, and must first be brought into the swap cache, without the lock.
+    SwapIn { page: u64, part_end: u64, entry: SwapEntry },
     /// A userfaultfd's pager must supply the page. The caller waits without the lock.
     Userfault { page: u64, fault: Userfault<P> },
     /// The part from `page` up to `part_end` cannot be populated.
@@ -141,6 +144,13 @@ impl<P: Platform> AddressSpace<P> {
                     continue;
                 }
                 Batch::Fill { page, part_end, file, wanted } => match self.fill(&file, wanted, page) {
+                    Ok(()) => {
+                        at = page;
+                        continue;
+                    }
+                    Err(error) => (page, part_end, error.into()),
+                },
+                Batch::SwapIn { page, part_end, entry } => match self.swap_in(entry, page) {
                     Ok(()) => {
                         at = page;
                         continue;
@@ -239,6 +249,9 @@ impl<P: Platform> AddressSpace<P> {
                     return Some(Batch::Fill { page, part_end: part.end(), file, wanted });
                 }
                 FaultOutcome::Wait(what) => return Some(Batch::Wait { page, what }),
+                FaultOutcome::SwapIn(entry) => {
+                    return Some(Batch::SwapIn { page, part_end: part.end(), entry });
+                }
                 FaultOutcome::Userfault(fault) => return Some(Batch::Userfault { page, fault }),
                 FaultOutcome::Failed(error) => {
                     return Some(Batch::Refused { page, part_end: part.end(), error: error.into() });

@@ -149,6 +149,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 FaultOutcome::Fill(file, wanted) => self.fill(&file, wanted, page),
                 FaultOutcome::Wait(what) => self.engine.wait_for(what).map_err(FaultError::from),
+                FaultOutcome::SwapIn(entry) => self.swap_in(entry, page),
                 FaultOutcome::Userfault(fault) => self.wait_for_pager(&fault, page).map_err(FaultError::from),
                 FaultOutcome::Failed(error) => Err(error),
             };
@@ -287,14 +288,15 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
             // A fault handles these markers. If the page is moving, the fault waits until the move has ended.
-            // If the page is lost, the fault reports the loss. If the page is write-protected, the fault
+            // If the page was swapped out, the fault brings it back. If the page is lost, the fault reports the loss. If the page is write-protected, the fault
             // installs the page or notifies the pager.
             Kind::Marker {
-                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
+                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp | MarkerKind::Swap,
+                ..
             } => {
                 return Err(Missing::Absent);
             }
-            Kind::Marker { .. } | Kind::Table { .. } => {
+            Kind::Table { .. } => {
                 return Err(Missing::Never(FaultError::Bus { addr: page }));
             }
         };

@@ -390,16 +390,14 @@ impl<'s, P: Platform> Pinning<'s, P> {
     fn entry(&mut self, kind: Kind, n: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (first, pfn, flags) = match kind {
             Kind::Leaf { pfn, flags } => (pfn, pfn.add(n), flags),
-            // The fault waits for the end of a migration, reports a lost page, or maps a page.
+            // The fault waits for the end of a migration, brings a page back, reports a lost page, or maps a page.
             Kind::Marker {
-                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp, ..
+                kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp | MarkerKind::Swap,
+                ..
             }
             | Kind::None
             | Kind::Table { .. } => return Err(Stop::ABSENT),
             Kind::Marker { kind: MarkerKind::Guard, .. } => return Err(Stop::never(self.at)),
-            Kind::Marker { .. } => {
-                return Err(Stop::Missing(Missing::Never(FaultError::Bus { addr: self.at })));
-            }
         };
         let closed = flags.contains(PteFlags::NO_ACCESS) || self.open_key != Some(flags.pkey());
         if walk == Walk::Fast && closed {

@@ -24,6 +24,7 @@ use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     counted::Counted,
     error::UffdError,
+    fault::{Access, FaultError},
     platform::Platform,
     space::{AddressSpace, locking::VmaRead, shortage::ShortageRounds},
     vma::{
@@ -150,6 +151,8 @@ impl<P: Platform> Both<'_, P> {
 enum Obstacle {
     /// Another task is working on the page in this frame.
     Wait(Pfn),
+    /// The page at this address was swapped out.
+    SwappedOut(u64),
     Error(UffdError),
 }
 
@@ -175,6 +178,19 @@ impl<'m, P: Platform> Mover<'m, P> {
                 self.space.vm.memory().wait_for_frame(pfn)?;
                 Ok(())
             }
+            // The page gets an entry again, without a lock held, and the batch continues there.
+            Err(Obstacle::SwappedOut(from)) => self.bring_back(from),
+        }
+    }
+
+    /// Brings a page back that was swapped out.
+    fn bring_back(&self, from: u64) -> Result<(), UffdError> {
+        let access = Access { user: false, ..Access::READ };
+        match self.space.handle_fault(from, access) {
+            Ok(_) => Ok(()),
+            Err(FaultError::OutOfMemory) => Err(UffdError::OutOfMemory),
+            Err(FaultError::Killed) => Err(UffdError::Killed),
+            Err(_) => Err(UffdError::BadAddress),
         }
     }
 
@@ -317,6 +333,7 @@ impl<'m, P: Platform> Mover<'m, P> {
             Kind::Marker { kind: MarkerKind::Migration, payload } => {
                 return Err(Obstacle::Wait(MigrationEntry::of(payload).pfn));
             }
+            Kind::Marker { kind: MarkerKind::Swap, .. } => return Err(Obstacle::SwappedOut(from.get())),
             Kind::Marker { .. } | Kind::Table { .. } => return Err(UffdError::BadAddress.into()),
         };
         tables.target().set(to, new);
