@@ -71,6 +71,7 @@ mod shortage_objects;
 mod special;
 mod support;
 mod swap;
+mod swapped;
 mod sweep;
 mod uffd;
 

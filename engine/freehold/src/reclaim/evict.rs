@@ -11,11 +11,12 @@
 //!
 //! Consecutive pages of a file are dropped together. Every step checks under its own lock that the page is
 //! still in the frame and may go. A task that begins to use the page between two steps keeps it. An anonymous
-//! page is not collected: it goes at once, or stays.
+//! page is not collected in this batch: it goes at once, is swapped out (`swap_out.rs`), or stays.
 
 use super::{
     batch::{BATCH, Flushes, Homes, home_of},
     state::policy::{Age, PageKind},
+    swap_out::{Fate, Swapper},
     sweep::Reclaimed,
 };
 use crate::{
@@ -25,6 +26,7 @@ use crate::{
     file::Mapping,
     platform::Platform,
     rmap::walk::{AnyRmapRoot, Page},
+    swap::Shadow,
     vma::flags::VmFlags,
 };
 use arrayvec::ArrayVec;
@@ -58,16 +60,22 @@ pub(super) struct Evictor<'e, P: Platform> {
     engine: &'e Engine<P>,
     /// The pages of the batch, with references.
     batch: ArrayVec<(Page<'e, P>, GivenUp), BATCH>,
+    swapper: Swapper<'e, P>,
 }
 
 impl<'e, P: Platform> Evictor<'e, P> {
     pub fn new(engine: &'e Engine<P>) -> Self {
-        Evictor { engine, batch: ArrayVec::new() }
+        Evictor { engine, batch: ArrayVec::new(), swapper: Swapper::new(engine) }
     }
 
-    /// Returns the number of pages in the batch.
+    /// Returns the number of pages in the batch, and of those whose write to a swap device has not ended.
     pub fn pending(&self) -> u64 {
-        self.batch.len() as u64
+        self.batch.len() as u64 + self.swapper.pending()
+    }
+
+    /// Returns true if anonymous pages may be swapped out.
+    pub fn swaps(&self) -> bool {
+        self.swapper.has_room()
     }
 
     /// Returns true if the batch has no room for another page.
@@ -87,12 +95,50 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     fn evict_page(&mut self, found: Page<'e, P>, page: GivenUp, reclaimed: &mut Reclaimed) -> Evicted {
         if found.frame().is_anon() {
-            let freed = discard(found);
-            reclaimed.freed += freed;
-            return if freed > 0 { Evicted::Gone } else { Evicted::Kept };
+            return self.evict_anon(found, reclaimed);
         }
         self.batch.push((found, page));
         Evicted::Collected
+    }
+
+    /// Frees an anonymous page whose contents are not needed, or swaps it out.
+    fn evict_anon(&mut self, page: Page<'_, P>, reclaimed: &mut Reclaimed) -> Evicted {
+        let (pfn, engine) = (page.pfn(), self.engine);
+        let mut page = Some(page);
+        if engine.platform().frame(pfn).is_lazily_freed() || engine.files().reclaim.has_droppable() {
+            let freed = page.take().map_or(0, discard);
+            reclaimed.freed += freed;
+            if freed > 0 {
+                return Evicted::Gone;
+            }
+        }
+        if !self.swapper.has_room() {
+            return Evicted::Kept;
+        }
+        if self.swapper.must_flush() {
+            drop(page.take());
+            self.flush_swapped(reclaimed);
+        }
+        let Some(page) = page.or_else(|| engine.page_if_free(pfn)) else { return Evicted::Kept };
+        if !page.frame().is_anon() || page.level() != Level::Pte {
+            return Evicted::Kept;
+        }
+        match self.swapper.swap_out(page) {
+            Fate::Cached => Evicted::Writing,
+            Fate::Gone => {
+                reclaimed.freed += 1;
+                Evicted::Gone
+            }
+            Fate::Stays => Evicted::Kept,
+        }
+    }
+
+    /// Writes the pages that were swapped out.
+    pub fn flush_swapped(&mut self, reclaimed: &mut Reclaimed) {
+        let shadow = Shadow::new(self.engine.files().reclaim.evicted());
+        let flushed = self.swapper.flush(shadow);
+        reclaimed.freed += flushed.stored;
+        reclaimed.writing += flushed.writing;
     }
 
     /// Takes the pages of the batch away, if they can go. Calls `stays` for each page that stays.

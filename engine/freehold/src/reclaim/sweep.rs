@@ -74,7 +74,8 @@ impl fmt::Debug for ReclaimRequest<'_> {
 pub struct Reclaimed {
     /// Pages whose frames are free now.
     pub freed: u64,
-    /// Dirty pages of files whose writes have begun. They can be reclaimed when the writes have ended.
+    /// Pages whose writes have begun and not ended. Dirty pages of files can be reclaimed when the writes have
+    /// ended. Anonymous pages on their way to a swap device are free then, unless they are needed before.
     pub writing: u64,
     /// Pages that the policy gave up, and that stay because they are in use: locked, pinned, or without a
     /// place to go.
@@ -88,8 +89,8 @@ pub struct Reclaimed {
 impl<P: Platform> Engine<P> {
     /// Takes pages away from programs and files until `request.target` pages are free. The engine's
     /// [policy](crate::engine::Config::reclaim) chooses the pages. Pages that are locked (mlock), pinned,
-    /// secret, or in a pool of huge pages stay. Anonymous pages stay unless they were freed lazily or are
-    /// droppable.
+    /// secret, or in a pool of huge pages stay. Without a swap device with free slots
+    /// ([`swap_on`](Self::swap_on)), anonymous pages stay unless they were freed lazily or are droppable.
     ///
     /// For an embedder that is short of memory: it calls this function in
     /// [`Platform::memory_short`], and from a task of its own when
@@ -103,7 +104,7 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// Locks of the reverse map for reading, locks of frames, the invalidate locks of files, each only if it
-    /// is free; locks of page tables. No lock is held while a pager is called. The caller holds no lock of
+    /// is free; locks of page tables. No lock is held while a pager or a swap device is called. The caller holds no lock of
     /// the engine and is in no read section.
     ///
     /// # Examples
@@ -131,6 +132,7 @@ impl<P: Platform> Engine<P> {
             found: Population::default(),
             evictor: Evictor::new(self),
         };
+        sweep.reclaimed.freed += self.drop_clean_swapped(request.target);
         while !sweep.is_done() && !sweep.is_idle(all) {
             let Some(chunk) = self.files().reclaim.next_chunk(&memory) else { break };
             let rest = sweep.chunk(chunk);
@@ -193,16 +195,19 @@ impl<P: Platform> Sweep<'_, P> {
             }
         }
         self.finish_batch();
+        self.evictor.flush_swapped(&mut self.reclaimed);
         self.engine.files().reclaim.add_found(&core::mem::take(&mut self.found));
         chunk
     }
 
-    /// Returns true if pages like this one may go. Without swap, most anonymous pages have no place to go,
-    /// and their tests would only take time.
+    /// Returns true if pages like this one may go. Without room on a swap device, most anonymous pages have no
+    /// place to go, and their tests would only take time.
     fn may_go(&self, kind: PageKind, glance: Glance) -> bool {
         match kind {
             PageKind::File => true,
-            PageKind::Anonymous => glance.lazy || self.engine.files().reclaim.has_droppable(),
+            PageKind::Anonymous => {
+                glance.lazy || self.evictor.swaps() || self.engine.files().reclaim.has_droppable()
+            }
             PageKind::Shared => false,
         }
     }

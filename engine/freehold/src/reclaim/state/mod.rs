@@ -73,6 +73,8 @@ pub(crate) struct ReclaimState<P: Platform> {
     ghosts: Ghosts,
     /// True if a program has ever mapped droppable memory. Never cleared.
     droppable: AtomicBool,
+    /// Number of slots of swap devices that were visited so far.
+    slots: AtomicU64,
 }
 
 impl<P: Platform> ReclaimState<P> {
@@ -93,7 +95,14 @@ impl<P: Platform> ReclaimState<P> {
         let [hand, evicted] = [(); 2].map(|()| AtomicU64::new(0));
         let cycle = Box::try_new(Cycle { hand, evicted, reported: zero_counts() })?;
         let droppable = AtomicBool::new(false);
-        Ok(ReclaimState { policy, cpus: PerCpu::try_new(part)?, cycle, ghosts, droppable })
+        Ok(ReclaimState {
+            policy,
+            cpus: PerCpu::try_new(part)?,
+            cycle,
+            ghosts,
+            droppable,
+            slots: AtomicU64::new(0),
+        })
     }
 
     /// Returns the policy.
@@ -182,6 +191,24 @@ impl<P: Platform> ReclaimState<P> {
             // Relaxed: a clock without data.
             self.cycle.evicted.fetch_add(pages, Relaxed);
         }
+    }
+
+    /// Returns the number of the next slot of a swap device to visit, and counts `visits` slots as visited.
+    pub fn next_slots(&self, visits: u64) -> u64 {
+        // Relaxed: the hand of a cycle, without data.
+        self.slots.fetch_add(visits, Relaxed)
+    }
+
+    /// Returns the number of pages evicted so far, which a swap device keeps with an evicted page.
+    pub fn evicted(&self) -> u64 {
+        self.cycle.evicted.load(Relaxed)
+    }
+
+    /// Returns the age of an anonymous page that was swapped out when `evicted` pages had been evicted, and
+    /// that is needed again. Only the low 40 bits of the number are known.
+    pub fn swapped_in(&self, evicted: u64) -> Age {
+        let distance = self.evicted().wrapping_sub(evicted) & ((1 << 40) - 1);
+        self.policy().refaulted(PageKind::Anonymous, distance)
     }
 
     /// Records that a program maps droppable memory.

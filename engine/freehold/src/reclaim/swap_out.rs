@@ -1,0 +1,233 @@
+//! Swapping an anonymous page out: from the entries that map it to a write of its frame.
+//!
+//! # States
+//!
+//! A page is named by entries of page tables, by the word of a slot (`swap/slot.rs`), and by the references to
+//! its frame. From the point of view of one entry:
+//!
+//! | entry | word of the slot | frame | references to the frame |
+//! | --- | --- | --- | --- |
+//! | leaf | none | the page | one for each leaf |
+//! | migration marker | none | the page | none; this task has one |
+//! | swap entry, count + 1 | cached, new | the page | the cache; this task |
+//! | swap entry | cached, being written | the page, which does not change | the cache; the write |
+//! | swap entry | stored | none | none |
+//! | swap entry | being read | undefined contents | the cache; the read; each waiting task |
+//! | swap entry | cached, clean | the page, which does not change | the cache |
+//! | leaf, read-only; count - 1 | cached, for other entries | the page, which does not change | the cache; the leaf |
+//! | leaf, exclusive; the last count | free | the page | the leaf |
+//! | leaf, read-only; the last count | being written, count 0 | the page | the leaf; the write |
+//!
+//! The last row ends when the write ends: the leaf then has the only reference, and the next store finds that
+//! the page is its own.
+//!
+//! # Steps
+//!
+//! | step | under | undone by |
+//! | --- | --- | --- |
+//! | 1. each leaf becomes a migration marker, and is flushed | the frame's lock; the home's lock for reading; the table's lock | the markers become leaves |
+//! | 2. there is no other reference: pins, transfers and forks in progress keep the page | the same | the same |
+//! | 3. a page of zeroes: the markers become entries of the zero page. The page is gone | the same | |
+//! | 4. `insert`: the frame enters the swap cache; this task has the count of the slot | the same | the same |
+//! | 5. each marker becomes a swap entry, after `duplicate` | the same; the table's lock | a marker becomes a read-only leaf if the slot has too many entries |
+//! | 6. `begin_write`, and the request goes to the device | nothing | an error leaves the page in the cache |
+//! | 7. this task releases its count | nothing | |
+//!
+//! A fault at a migration marker waits for the frame's lock, and a fault at a swap entry takes the page from
+//! the cache. Neither waits for the device. The count of this task keeps the slot until the write has begun,
+//! also if faults, munmap or exit take all entries: a page that was never written must not be *stored*.
+//! After step 5, no TLB has an entry that allows stores, and step 6 relies on that.
+//!
+//! The walks of the steps 1 and 5 happen under one hold of the home's lock, so they visit the same VMAs. A
+//! fork that copies a marker or a swap entry in between has linked its VMA before, behind that of the parent,
+//! so the second walk visits the copy after the original (`rmap/migrate.rs`).
+//!
+//! Pages of locked memory and of droppable memory stay, and so do private copies of pages of files, because
+//! probes search them. `tests/swapped/` and `shuttle_engine/swapped.rs` test this file.
+
+use crate::{
+    PAGE_SIZE, Pfn, VirtAddr,
+    engine::Engine,
+    file::request::MAX_PAGES,
+    platform::Platform,
+    rmap::walk::{AnyRmapRoot, Page},
+    swap::{Shadow, SlotRun, SwapEntry, SwapWrite},
+    vma::flags::{VmFlags, pte_flags::vma_pte_flags},
+};
+use arrayvec::ArrayVec;
+use freehold_pagetable::Level;
+use freehold_vmspace::PageRange;
+
+/// Number of pages that are written together.
+const BATCH: usize = MAX_PAGES;
+
+/// The fate of a page.
+pub(super) enum Fate {
+    /// The page is in the swap cache, and is about to be written.
+    Cached,
+    /// The page was full of zeroes, and its frame is free.
+    Gone,
+    /// The page stays.
+    Stays,
+}
+
+/// Swaps pages out, and collects them for requests of consecutive slots.
+pub(super) struct Swapper<'e, P: Platform> {
+    engine: &'e Engine<P>,
+    /// Slots for the next pages.
+    slots: Option<SlotRun<P>>,
+    /// No device has free slots.
+    is_full: bool,
+    /// The pages that are about to be written, each with a count of its slot.
+    out: ArrayVec<SwapEntry, BATCH>,
+    /// Number of pages whose write has begun and not ended at once.
+    pub writing: u64,
+}
+
+/// The numbers of pages of a flush.
+#[derive(Default)]
+pub(super) struct Flushed {
+    /// Written already, so that the frame is free.
+    pub stored: u64,
+    /// Being written.
+    pub writing: u64,
+}
+
+impl<'e, P: Platform> Swapper<'e, P> {
+    pub fn new(engine: &'e Engine<P>) -> Self {
+        let is_full = !engine.swap().has_open_device();
+        Swapper { engine, slots: None, is_full, out: ArrayVec::new(), writing: 0 }
+    }
+
+    /// Returns true if there may be room for a page.
+    pub fn has_room(&self) -> bool {
+        !self.is_full
+    }
+
+    /// Returns the number of pages that are about to be written or being written.
+    pub fn pending(&self) -> u64 {
+        self.out.len() as u64 + self.writing
+    }
+
+    /// Returns true if [`flush`](Self::flush) must be called before the next page.
+    pub fn must_flush(&self) -> bool {
+        self.out.is_full()
+    }
+
+    /// Takes an anonymous page away from all page tables, unless it is in use. The caller holds no lock, and
+    /// has flushed if that was necessary.
+    pub fn swap_out(&mut self, page: Page<'_, P>) -> Fate {
+        if self.slots.as_ref().is_none_or(SlotRun::is_empty) && !self.is_full {
+            self.slots = self.engine.swap().allocate(BATCH as u32).ok();
+            self.is_full = self.slots.is_none();
+        }
+        let Some(slots) = &mut self.slots else { return Fate::Stays };
+        match unmap(self.engine, &page, slots) {
+            Some(Unmapped::Swapped(entry)) => {
+                self.out.push(entry);
+                Fate::Cached
+            }
+            Some(Unmapped::Zeroes) => Fate::Gone,
+            None => Fate::Stays,
+        }
+    }
+
+    /// Writes the collected pages. The caller holds no lock.
+    pub fn flush(&mut self, shadow: Shadow) -> Flushed {
+        let swap = self.engine.swap();
+        let mut request: Option<SwapWrite<P>> = None;
+        for entry in &self.out {
+            // The slots are consecutive in most cases.
+            let slot = entry.slot();
+            if let Some(request) = &mut request
+                && request.slots().end == slot
+                && request.extend(shadow)
+            {
+                continue;
+            }
+            request.take().into_iter().for_each(|request| swap.send_write(request));
+            request = swap.begin_write(*entry, shadow);
+            debug_assert!(request.is_some(), "a page was written by another task");
+        }
+        request.into_iter().for_each(|request| swap.send_write(request));
+        let mut flushed = Flushed::default();
+        for entry in self.out.drain(..) {
+            match swap.is_stored(entry) {
+                true => flushed.stored += 1,
+                false => flushed.writing += 1,
+            }
+            if let Some(pfn) = swap.release(entry) {
+                self.engine.memory().put_frame(pfn);
+            }
+        }
+        self.writing += flushed.writing;
+        flushed
+    }
+}
+
+impl<P: Platform> Drop for Swapper<'_, P> {
+    fn drop(&mut self) {
+        debug_assert!(self.out.is_empty(), "pages were swapped out and not written");
+    }
+}
+
+/// A page that no entry maps any more.
+enum Unmapped {
+    /// Swap entries name the slot, which has the page in the cache. The caller has a count.
+    Swapped(SwapEntry),
+    /// The page was full of zeroes.
+    Zeroes,
+}
+
+/// Does the steps 1 to 5. Returns `None` if the page stays.
+fn unmap<P: Platform>(engine: &Engine<P>, page: &Page<'_, P>, slots: &mut SlotRun<P>) -> Option<Unmapped> {
+    let AnyRmapRoot::Anon(home) = page.home() else { return None };
+    let (pfn, frame) = (page.pfn(), page.frame());
+    let _identity = page.try_lock()?;
+    let lookups = home.try_read()?;
+    let places = || lookups.mappers(PageRange::one(page.index()));
+    let stays = VmFlags::LOCKED | VmFlags::DROPPABLE;
+    // A reference besides those of the entries and of this task: the page is pinned, in transfer, or in the
+    // swap cache. The exact check follows below; this one keeps pages in use mapped.
+    if !page.is_at_home()
+        || frame.refs() != frame.maps() + 1
+        || places().any(|place| place.vma.flags().intersects(stays) || !place.vma.is_anonymous())
+    {
+        return None;
+    }
+    for place in places() {
+        place.vm.set_migration_entry(VirtAddr::new(place.range.start()), Level::Pte, pfn);
+    }
+    // No task can take a new reference except through the reference of this task: the only entry that may be
+    // left is that of a pinned page.
+    let alone = frame.refs() == 1;
+    let unmapped = match alone {
+        false => None,
+        true if is_zero(engine, pfn) => Some(Unmapped::Zeroes),
+        true => slots.insert(pfn).map(Unmapped::Swapped),
+    };
+    for place in places() {
+        let address = VirtAddr::new(place.range.start());
+        // Called under the table's lock, as in `rmap/migrate.rs`. A page in the swap cache is never writable.
+        let flags = || place.vma.flags();
+        let may_write = unmapped.is_none();
+        let rights = || (vma_pte_flags(flags()), may_write && flags().contains(VmFlags::WRITE));
+        match &unmapped {
+            Some(Unmapped::Zeroes) => place.vm.end_migration_by_zero(|| rights().0, address, pfn),
+            Some(Unmapped::Swapped(entry))
+                if place.vm.end_migration_by_swap(address, pfn, entry.payload()) => {}
+            _ => place.vm.end_migration_entry(rights, address, Level::Pte, pfn, pfn),
+        }
+    }
+    unmapped
+}
+
+/// Returns true if a frame, which does not change, is full of zeroes.
+fn is_zero<P: Platform>(engine: &Engine<P>, pfn: Pfn) -> bool {
+    const PART: usize = 256;
+    let mut part = [0; PART];
+    (0..PAGE_SIZE as usize).step_by(PART).all(|at| {
+        engine.platform().read_frame(pfn, at, &mut part);
+        part.iter().all(|byte| *byte == 0)
+    })
+}
