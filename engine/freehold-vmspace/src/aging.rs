@@ -23,7 +23,7 @@ pub enum Aging {
     Cold(OldAges),
     /// The contents of anonymous memory are needed. After the engine has forgotten this, the page counts as
     /// clean and as not accessed, and has an old age. As on Linux, a page is unchanged if its record is dirty
-    /// and several entries map it.
+    /// and several entries map it. A page in the swap cache is unchanged too.
     LazyFree(OldAges),
 }
 
@@ -44,7 +44,7 @@ impl OldAges {
         match kind {
             RssKind::Anon => self.anon,
             RssKind::Shmem => self.shmem,
-            RssKind::File => self.file,
+            RssKind::File | RssKind::Swap => self.file,
         }
     }
 }
@@ -130,7 +130,9 @@ fn make_old<P: Platform>(platform: &P, pfn: Pfn, old: &OldAges) {
 fn free_lazily<P: Platform>(platform: &P, pfn: Pfn, level: Level) -> bool {
     let first = platform.frame(pfn);
     let is_shared = first.maps() != 1 && (level != Level::Pte || first.is_dirty());
-    if is_shared || !first.is_anon() {
+    // Swap entries of other spaces may need a page in the swap cache. It does not enter the cache while this
+    // entry maps it.
+    if is_shared || !first.is_anon() || first.is_in_cache() {
         return false;
     }
     (0..level.frames()).for_each(|n| platform.frame(pfn.add(n)).free_lazily());

@@ -17,9 +17,13 @@
 //! A release may return a reference to the frame of the page. The reference goes to the gather of the task,
 //! because no frame is freed under the lock of a table. `tests/swapped/` of `freehold` tests this file.
 
-use crate::{AnonPage, MigrationEntry, Pfn, Rss, RssKind, VirtAddr, VmGather, VmSpace, platform::Platform};
+use crate::{
+    AnonPage, MigrationEntry, Pfn, Rss, RssKind, UserRange, VirtAddr, VmGather, VmSpace, platform::Platform,
+};
+use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Format, Kind, Level, MarkerKind, NotCached, PAYLOAD_BITS, Pte, PteFlags, PteTable, UnmappedFrame,
+    Format, Kind, LargeLeafPolicy, LeafGuard, Level, MarkerKind, NotCached, PAYLOAD_BITS, Pte, PteFlags,
+    PteGuard, PteTable, UnmappedFrame, VaRange, Visitor,
 };
 
 /// Number of payload bits that name the slot.
@@ -182,6 +186,18 @@ impl<P: Platform> VmSpace<P> {
         self.count_page(RssKind::Anon, -1);
     }
 
+    /// Returns the first swap entry of `range` whose slot `wanted` accepts, with its address.
+    pub fn next_swap_entry(
+        &self,
+        range: UserRange,
+        wanted: impl FnMut(u64) -> bool,
+    ) -> Option<(VirtAddr, SwapMark)> {
+        let mut finder = Finder { wanted, found: None };
+        // Splits and makes nothing, so it does not fail.
+        let _ = self.walk(range.va(), &mut finder);
+        finder.found
+    }
+
     /// Calls `take` with the mark of the swap entry at `address`, if there is one, under the lock of its
     /// table. If `take` returns a page, puts the page in place of the marker: `take` has released the slot.
     /// `rights` are the rights of the entry; it allows stores if `write` is set, the page is exclusive and no
@@ -229,6 +245,30 @@ impl<P: Platform> VmSpace<P> {
             self.memory().put_frame(pfn);
         }
         Some(mapped)
+    }
+}
+
+/// A visitor that stops at a swap entry.
+struct Finder<W> {
+    wanted: W,
+    found: Option<(VirtAddr, SwapMark)>,
+}
+
+impl<P: Platform, W: FnMut(u64) -> bool> Visitor<P::Format, P> for Finder<W> {
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        table.for_each(range, |address, pte| match SwapMark::of_entry(pte) {
+            Some(mark) if (self.wanted)(mark.slot) => {
+                self.found = Some((address, mark));
+                ControlFlow::Break(())
+            }
+            _ => ControlFlow::Continue(()),
+        })
+    }
+
+    fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
+        ControlFlow::Continue(())
     }
 }
 

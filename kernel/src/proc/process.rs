@@ -285,6 +285,7 @@ struct Sizes {
     data: u64,
     stack: u64,
     locked: u64,
+    swapped: u64,
 }
 
 /// Returns the sizes of a process's memory, or `None` after its end.
@@ -302,6 +303,7 @@ fn sizes(process: &Process) -> Option<Sizes> {
         data: counts.data_vm,
         stack: counts.stack_vm,
         locked: counts.locked_vm,
+        swapped: rss.swap.max(0) as u64,
     })
 }
 
@@ -408,7 +410,7 @@ fn status(process: &Process, tid: u32) -> Vec<u8> {
             ("VmExe", s.text),
             ("VmLib", 0),
             ("VmPTE", tables),
-            ("VmSwap", 0),
+            ("VmSwap", s.swapped),
             ("HugetlbPages", huge),
         ];
         for (name, pages) in rows {

@@ -83,6 +83,14 @@ impl Frame {
         debug_assert_ne!(before & CACHED, 0, "a frame left a swap cache that did not have it");
     }
 
+    /// Returns true if a page cache or the swap cache has the frame. Exact for an anonymous page that is
+    /// mapped by an entry whose table is locked, in that such a page does not enter the swap cache.
+    #[inline]
+    pub fn is_in_cache(&self) -> bool {
+        // Relaxed: the caller's lock orders the steps of a task that unmapped the page and put it there.
+        self.refs.load(Relaxed) & CACHED != 0
+    }
+
     /// Turns the cache's reference into a reference of the caller if there is no other reference. Keeps the
     /// rmap word, unlike [`leave_cache`](Self::leave_cache). Returns false and changes nothing if there is
     /// another reference. After success, no task can get another reference. The caller need not mark the

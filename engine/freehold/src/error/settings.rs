@@ -128,14 +128,21 @@ unkillable_error! {
     }
 }
 
-plain_error! {
+verb_error! {
     /// Reason why a swap device was not removed.
     SwapOffError {
         /// The swap device does not exist.
         NotFound => EINVAL,
         /// Slots of the swap device may still be allocated.
         NotClosed => EINVAL,
-        /// The swap device still has pages.
+        /// The swap device still has pages: writes of these pages are under way, or page tables of an address
+        /// space that the caller did not name need them.
         InUse => EBUSY,
+        /// The swap device could not read a page.
+        Io => EIO,
+        /// There is no memory for a page.
+        OutOfMemory => ENOMEM,
+        /// A fatal signal arrived.
+        Killed => EINTR,
     }
 }

@@ -124,7 +124,7 @@ impl<P: Platform> AddressSpace<P> {
 
     /// Calls `attempt` with the VMA of `page` while a lock keeps the VMA stable, and performs the step that
     /// `attempt` returns. Repeats the attempt and the step until `attempt` is done.
-    pub(super) fn with_vma(
+    pub(crate) fn with_vma(
         &self,
         page: u64,
         manner: AccessMode,
@@ -288,8 +288,8 @@ impl<P: Platform> AddressSpace<P> {
                 return Err(Missing::Never(FaultError::Segv { addr: page, code: SegvCode::Maperr }));
             }
             // A fault handles these markers. If the page is moving, the fault waits until the move has ended.
-            // If the page was swapped out, the fault brings it back. If the page is lost, the fault reports the loss. If the page is write-protected, the fault
-            // installs the page or notifies the pager.
+            // If the page was swapped out, the fault brings it back. If the page is lost, the fault reports
+            // the loss. If the page is write-protected, the fault installs the page or notifies the pager.
             Kind::Marker {
                 kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp | MarkerKind::Swap,
                 ..

@@ -5,7 +5,7 @@
 //! (`freehold-vmspace/src/residency.rs`); this file formats them as Linux does.
 //!
 //! The rows (`ROWS`) must have Linux's names and order; rows for memory that the engine does not have, such
-//! as swap, show zero. `reports::usage` (`engine/freehold/tests`) tests the figures.
+//! as merged pages (KSM), show zero. `reports::usage` (`engine/freehold/tests`) tests the figures.
 
 use crate::report::maps::{MapLine, write_named};
 use crate::space::AddressSpace;
@@ -238,8 +238,8 @@ const ROWS: &[Row] = &[
     Row("FilePmdMapped:", |_| 0, In::Both),
     Row("Shared_Hugetlb:", |usage| usage.shared_hugetlb, In::Both),
     Row("Private_Hugetlb:", |usage| usage.private_hugetlb, In::Both),
-    Row("Swap:", |_| 0, In::Both),
-    Row("SwapPss:", |_| 0, In::Both),
+    Row("Swap:", |usage| usage.swap, In::Both),
+    Row("SwapPss:", |usage| usage.swap_pss, In::Both),
     Row("Locked:", |usage| usage.locked, In::Both),
 ];
 

@@ -1,10 +1,11 @@
 //! Calls on memory whose pages are swapped out: the entries keep what the call says about the page.
 
-use super::{swapped_pages, with_swapped};
+use super::{shown::entries, swapped_pages, with_swapped};
 use crate::support::*;
 use freehold::{
     call::{Advice, LockFlags},
-    fault::FaultError,
+    fault::{Access, FaultError},
+    uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
 
 #[test]
@@ -126,10 +127,75 @@ fn collapse_does_not_lose_swapped_pages() {
     });
 }
 
+/// The page of the forked process is in the swap cache, where an entry of the other process names it. The
+/// contents that one process does not need any more are not lost for the other.
+#[test]
+fn page_in_the_swap_cache_is_not_freed_lazily() {
+    with_swapped(1, |swapped, process, cpu| {
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(1));
+        process.madvise(BASE, PAGE, Advice::Free).unwrap();
+        assert_eq!(child.load::<u64>(cpu, BASE), Ok(1));
+        process.munmap(BASE, PAGE).unwrap();
+        child.madvise(BASE, PAGE, Advice::PageOut).unwrap();
+        (0..3).for_each(|_| _ = swapped.reclaim());
+        assert_eq!(child.load::<u64>(cpu, BASE), Ok(1));
+    });
+}
+
 #[test]
 fn reap_frees_the_slots() {
     with_swapped(3, |swapped, process, _| {
         process.reap().unwrap();
         assert_eq!((swapped_pages(process), swapped.used()), (0, 0));
+    });
+}
+
+#[test]
+fn write_protection_by_a_userfaultfd_is_kept() {
+    with_swapped(4, |swapped, process, cpu| {
+        let config = UffdConfig::new().features(Features::empty()).user_mode_only(true);
+        let uffd = Userfaultfd::<Machine>::new(process.space(), config).unwrap();
+        uffd.register(BASE, 4 * PAGE, RegisterMode::WP).unwrap();
+        // One page is protected while it is swapped out, the other one before.
+        uffd.write_protect(BASE, PAGE, ProtectMode::WP).unwrap();
+        assert_eq!(process.load::<u64>(cpu, BASE + PAGE), Ok(2));
+        uffd.write_protect(BASE + PAGE, PAGE, ProtectMode::WP).unwrap();
+        while swapped.reclaim().freed > 0 {}
+        assert_eq!(swapped_pages(process), 4);
+        let protected: Vec<bool> = entries(process, 4).into_iter().map(|(_, _, wp)| wp).collect();
+        assert_eq!(protected, [true, true, false, false]);
+        let kernel = Access { user: false, ..Access::WRITE };
+        for page in [BASE, BASE + PAGE] {
+            assert_eq!(process.load::<u64>(cpu, page), Ok((page - BASE) / PAGE + 1));
+            assert_eq!(process.handle_fault(page, kernel), Err(FaultError::Bus { addr: page }));
+        }
+        process.store(cpu, BASE + 2 * PAGE, 7u64).unwrap();
+        while swapped.reclaim().freed > 0 {}
+        uffd.write_protect(BASE, 4 * PAGE, ProtectMode::empty()).unwrap();
+        process.store(cpu, BASE, 8u64).unwrap();
+        process.store(cpu, BASE + PAGE, 9u64).unwrap();
+        let words = [0, 1, 2, 3].map(|page| process.load::<u64>(cpu, BASE + page * PAGE).unwrap());
+        assert_eq!(words, [8, 9, 7, 4]);
+    });
+}
+
+#[test]
+fn userfaultfd_moves_and_fills_see_swapped_pages() {
+    with_swapped(3, |swapped, process, cpu| {
+        anon(process, BASE + 8 * PAGE, 4);
+        let uffd = Userfaultfd::<Machine>::new(process.space(), UffdConfig::new()).unwrap();
+        uffd.register(BASE + 8 * PAGE, 4 * PAGE, RegisterMode::MISSING).unwrap();
+        // A page that is swapped out is not missing.
+        uffd.register(BASE, 3 * PAGE, RegisterMode::MISSING).unwrap();
+        let page = vec![5; PAGE as usize];
+        assert!(uffd.copy(BASE, &page, FillMode::empty()).is_err(), "the page exists");
+        let moved = uffd.move_pages(BASE + 8 * PAGE, BASE, 2 * PAGE, MoveMode::empty());
+        assert_eq!(moved, Ok(2 * PAGE));
+        assert_filled(process, cpu, BASE + 8 * PAGE, 2, 1);
+        process.check();
+        while swapped.reclaim().freed > 0 {}
+        assert_filled(process, cpu, BASE + 8 * PAGE, 2, 1);
+        assert_eq!(process.load::<u64>(cpu, BASE + 2 * PAGE), Ok(3));
     });
 }

@@ -10,12 +10,14 @@
 //! | `out.rs` | which pages go, and how |
 //! | `back.rs` | faults: reads, waits, failures, exclusive and shared pages |
 //! | `calls.rs` | calls on swapped memory: fork, mprotect, mremap, munmap, guards, userfaultfd and others |
+//! | `off.rs` | swapoff |
 //! | `shown.rs` | what reports show |
 //! | `short.rs` | allocation failures |
 //! | `random.rs` | random calls, compared with a copy of the memory |
 
 mod back;
 mod calls;
+mod off;
 mod out;
 mod random;
 mod short;

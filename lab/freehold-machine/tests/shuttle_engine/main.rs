@@ -62,6 +62,7 @@ mod special;
 mod speculative_lookup;
 mod stack;
 mod swap;
+mod swapped;
 mod thread;
 mod uffd;
 mod waiting;

@@ -14,10 +14,12 @@ use freehold::{
     engine::{Config, Engine, HugePages},
     fault::{FaultError, SegvCode},
     hugetlb::HugePageSize,
+    reclaim::ReclaimPolicy,
     space::{Locking, MapFlags, Prot, SpaceConfig},
+    swap::SwapId,
 };
 use freehold_machine::DefaultFormat;
-use freehold_machine::{Cpu, Machine, MachineConfig, Process, nodes_for};
+use freehold_machine::{Cpu, Machine, MachineConfig, MemorySwap, Process, nodes_for};
 use std::ops::Range;
 
 /// Virtual CPU that a thread of a scenario runs on.
@@ -106,6 +108,14 @@ impl Scene {
     /// the design.
     fn with(locking: Locking, bytes: u64, config: Config) -> Self {
         Self::on(locking, MachineConfig::backed(bytes), config)
+    }
+
+    /// Returns a scene with a swap device, whose reclaim evicts each page that was not accessed since the last
+    /// visit.
+    pub fn swapping(locking: Locking, device: &MemorySwap) -> (Self, SwapId) {
+        let scene = Self::with(locking, 1 << 20, config(0).reclaim(ReclaimPolicy::Clock));
+        let id = scene.engine.swap_on(device.clone(), 0).unwrap();
+        (scene, id)
     }
 
     /// Returns a scene whose machine has protection keys.
