@@ -73,6 +73,13 @@ pub fn nodes() -> usize {
     NODES.load(Relaxed)
 }
 
+/// Size of the swap device in MiB; 0 if there is none. Option `swap`.
+static SWAP_MIB: AtomicU64 = AtomicU64::new(0);
+
+pub fn swap_mib() -> u64 {
+    SWAP_MIB.load(Relaxed)
+}
+
 /// Deliberate crashes.
 mod crash {
     /// Reads an address where nothing is mapped.
@@ -128,6 +135,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
                 Some(("jitter", seed)) => JITTER.store(seed, Relaxed),
                 Some(("seed", seed)) => SEED.store(seed, Relaxed),
                 Some(("hugepages", pages)) => HUGE_PAGES.store(pages, Relaxed),
+                Some(("swap", mib)) => SWAP_MIB.store(mib.min(1 << 20), Relaxed),
                 Some(("nodes", nodes)) => NODES.store(nodes as usize, Relaxed),
                 _ => report_unknown(option),
             },

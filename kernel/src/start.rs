@@ -23,6 +23,7 @@ use crate::files::table::{self, FileTable};
 use crate::files::tree::{self, Node};
 use crate::files::{devices, open::Open, unpack};
 use crate::memory::{self, frames, stacks, tlb};
+use crate::platform::swap;
 use crate::process::exec::{self, Loaded, Strings, Texts};
 use crate::process::signal::frame::AlternateStack;
 use crate::process::userfault;
@@ -88,11 +89,15 @@ extern "C" fn kernel_main(info: u64) -> ! {
     scheduler::idle()
 }
 
-/// Starts the engine, sets its limit on committed memory and fills the pool of huge pages.
+/// Starts the engine, sets its limit on committed memory, fills the pool of huge pages and makes the swap
+/// device.
 fn start_engine() {
     crate::platform::engine::start();
     crate::proc::settings::commit();
     crate::proc::settings::set_huge_pages(HugePageSize::Mib2, options::huge_pages());
+    if options::swap_mib() > 0 && swap::on(swap::USUAL_PRIORITY).is_err() {
+        report::say!("there is no memory for the swap device");
+    }
 }
 
 /// Makes the folder /dev, when `unpack` makes the root.

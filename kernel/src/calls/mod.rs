@@ -42,6 +42,7 @@ mod signals;
 mod sockets;
 mod splices;
 mod status;
+mod swap;
 mod system;
 mod time;
 mod timers;
@@ -101,6 +102,7 @@ static TABLE: [Call; COUNT] = {
         pidfds::CALLS,
         compare::CALLS,
         ptrace::CALLS,
+        swap::CALLS,
         &[(__NR_restart_syscall, restart), (__NR_io_uring_setup, no_rings)],
     ];
     let mut file = 0;

@@ -12,6 +12,7 @@ use crate::arch::{clock, frame::Frame};
 use crate::calls::answer::{Answer, Calls};
 use crate::calls::identity::of;
 use crate::memory;
+use crate::platform::swap;
 use crate::platform::user::{self, UserPtr};
 use crate::process::{self, Process, limits, renew};
 use crate::sched::{current, scheduler};
@@ -97,6 +98,9 @@ fn sysinfo(frame: &mut Frame) -> Answer {
     words[0] = clock::now_ns() / SECOND;
     words[4] = memory::total_bytes();
     words[5] = memory::frames::free_count() * PAGE_SIZE;
+    let swap = swap::usage().unwrap_or_default();
+    words[8] = swap.slots * PAGE_SIZE;
+    words[9] = (swap.slots - swap.used) * PAGE_SIZE;
     words[10] = process::count() as u64 & 0xffff;
     // The unit of all sizes is one byte. The two fields before this one are for high memory, which does not
     // exist.

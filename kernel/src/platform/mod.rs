@@ -44,6 +44,7 @@ use freehold_kit::SpaceCpus;
 
 pub mod engine;
 pub mod policy;
+pub mod swap;
 pub mod user;
 
 pub use engine::engine;

@@ -12,7 +12,7 @@
 
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};
-use crate::platform::engine;
+use crate::platform::{engine, swap};
 use crate::process;
 use alloc::format;
 use alloc::string::String;
@@ -36,7 +36,7 @@ pub const FILES: &[Text] = &[
     ("filesystems", || "nodev\ttmpfs\nnodev\tproc\nnodev\tsysfs\nnodev\tramfs\nnodev\thugetlbfs\n".into()),
     ("vmstat", vmstat),
     ("cmdline", || "\n".into()),
-    ("swaps", || "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n".into()),
+    ("swaps", swaps),
     ("devices", || "Character devices:\n  1 mem\n  5 /dev/tty\n  5 /dev/console\n".into()),
     ("partitions", || "major minor  #blocks  name\n".into()),
     ("modules", String::new),
@@ -49,16 +49,35 @@ const MEMINFO: &str = "MemTotal MemFree MemAvailable Buffers Cached SwapCached A
     Mapped Shmem KReclaimable Slab SReclaimable SUnreclaim KernelStack PageTables CommitLimit Committed_AS \
     VmallocTotal VmallocUsed VmallocChunk AnonHugePages ShmemHugePages FileHugePages";
 
+/// Returns the size of this number of pages in KiB.
+fn kib(pages: u64) -> u64 {
+    pages * (PAGE_SIZE >> 10)
+}
+
+/// Makes swaps.
+fn swaps() -> String {
+    let mut text = String::from("Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n");
+    if let Some(usage) = swap::usage() {
+        let (size, used) = (kib(usage.slots), kib(usage.used));
+        let name = swap::NAME;
+        let _ = writeln!(text, "{name:<40}partition\t{size}\t\t{used}\t\t{}", usage.priority);
+    }
+    text
+}
+
 /// Makes meminfo.
 fn meminfo() -> String {
     let all = memory::total_bytes() >> 10;
     let free = (frames::free_count() * PAGE_SIZE) >> 10;
     let pool = engine().huge_pool(HugePageSize::Mib2).counts(None);
     let huge = (pool.total + pool.surplus) * 2048;
+    let swap = swap::usage().unwrap_or_default();
     let counted = |name: &str| match name {
         "MemTotal" => all,
         "MemFree" | "MemAvailable" => free,
         "AnonPages" => (all - free).saturating_sub(huge),
+        "SwapTotal" => kib(swap.slots),
+        "SwapFree" => kib(swap.slots - swap.used),
         "CommitLimit" => crate::proc::settings::commit_limit() * 4,
         "Committed_AS" => engine().committed_pages().get() * 4,
         _ => 0,

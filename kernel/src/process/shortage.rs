@@ -11,8 +11,8 @@
 //! | a call fails with ENOMEM again and again, although memory is free each time before it is repeated | the same: the call needs more than is free, and frees what it took when it fails |
 //! | a call begins while half of the reserve is used | the largest process ends before the call is performed |
 //!
-//! The size of a process is the sum of its resident pages, its page tables, its VMAs and the kernel memory
-//! that it has caused (`sched/charge.rs`), in pages. Kernel memory that ended processes have left counts for
+//! The size of a process is the sum of its resident and swapped pages, its page tables, its VMAs and the
+//! kernel memory that it has caused (`sched/charge.rs`), in pages. Kernel memory that ended processes have left counts for
 //! the processes that have files of it. As on Linux, oom_score_adj adds thousandths of all memory, and
 //! -1000 exempts the process. The first process ends only if there is no other, because its end stops the
 //! machine. The thread that found memory short frees the private pages of the other process (`victim.rs`),
@@ -101,7 +101,8 @@ fn size(process: &Process) -> Option<i64> {
     let space = process.space.lock().clone()?;
     let kernel = space.page_table_bytes() + space.counts().map_count * VMA_BYTES;
     let own = kernel + process.account.bytes() + left_to(process);
-    let pages = space.rss().total() + (own / PAGE_SIZE) as i64;
+    let rss = space.rss();
+    let pages = rss.total() + rss.swap + (own / PAGE_SIZE) as i64;
     let adjustment = process.oom_score.load(Relaxed);
     Some((pages + adjustment * (total_bytes() / PAGE_SIZE) as i64 / 1000).max(1))
 }

@@ -228,6 +228,6 @@ fn is_zero<P: Platform>(engine: &Engine<P>, pfn: Pfn) -> bool {
     let mut part = [0; PART];
     (0..PAGE_SIZE as usize).step_by(PART).all(|at| {
         engine.platform().read_frame(pfn, at, &mut part);
-        part.iter().all(|byte| *byte == 0)
+        part.iter().fold(0, |all, byte| all | byte) == 0
     })
 }

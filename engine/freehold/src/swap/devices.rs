@@ -56,7 +56,7 @@ use freehold_sync::{
 use freehold_vmspace::Memory;
 
 /// Numbers of slots of a device, and its priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapUsage {
     /// Number of slots, bad ones included.
     pub slots: u64,
