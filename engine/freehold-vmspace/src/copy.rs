@@ -7,11 +7,10 @@
 //! each kind of entry and marker.
 
 use crate::{
-    AnonPage, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, SwapMark, UserRange, VirtAddr,
+    AnonPage, Memory, MigrationEntry, NoMemory, PAGE_SIZE, Pfn, Rss, RssKind, SwapMark, UserRange, VirtAddr,
     VmGather, VmSpace,
     frame::{Frame, MIGRATION_RSS, ShareError},
     platform::Platform,
-    swap_entry::SwapSlots,
 };
 use core::ops::ControlFlow;
 use freehold_pagetable::{
@@ -104,7 +103,7 @@ impl<P: Platform> VmSpace<P> {
         lost.set(PteFlags::UFFD_WP, !uffd_wp);
         let mut copier = Copier {
             platform: self.platform(),
-            slots: self.memory().swap_slots(),
+            memory: self.memory(),
             private,
             uffd_wp,
             lost,
@@ -151,8 +150,8 @@ impl<P: Platform> VmSpace<P> {
 /// The settings for copying the entries of one VMA, and the results so far.
 struct Copier<'p, P: Platform> {
     platform: &'p P,
-    /// The slots of swap entries.
-    slots: &'p dyn SwapSlots,
+    /// The memory with the slots of swap entries.
+    memory: &'p Memory<P>,
     /// True if stores make private copies of pages here.
     private: bool,
     /// True if the child's VMA is registered for write protection by a userfaultfd.
@@ -235,20 +234,9 @@ impl<P: Platform> Copier<'_, P> {
         }
     }
 
-    /// Returns the child's swap entry for the parent's entry, whose table is locked.
-    #[cold]
-    fn share_swapped(&mut self, mark: SwapMark) -> Option<Pte<P::Format>> {
-        if !self.slots.duplicate(mark.slot) {
-            self.too_many_references = true;
-            return None;
-        }
-        self.rss.add(RssKind::Swap, 1);
-        Some(SwapMark { uffd_wp: mark.uffd_wp && self.uffd_wp, ..mark }.entry())
-    }
-
     /// Returns the child's entry for the parent's entry, and counts the page for the child. Inlined once for
     /// each level, because this runs for every page.
-    #[inline]
+    #[inline(always)]
     fn share(&mut self, pte: Pte<P::Format>, level: Level) -> Option<Pte<P::Format>> {
         match pte.kind(level) {
             Kind::Leaf { pfn, flags } => {
@@ -265,17 +253,50 @@ impl<P: Platform> Copier<'_, P> {
                 }
                 Some(pte.without(self.lost))
             }
-            Kind::Marker { kind: MarkerKind::Guard | MarkerKind::Poison, .. } => Some(pte),
-            // The walk that ends the parent's marker reaches the child's marker later.
-            Kind::Marker { kind: MarkerKind::Migration, payload } => {
-                self.rss.add(MIGRATION_RSS, 1);
-                let moving = MigrationEntry::of(payload);
-                Some(MigrationEntry { uffd_wp: moving.uffd_wp && self.uffd_wp, ..moving.shared() }.entry())
-            }
-            Kind::Marker { kind: MarkerKind::UffdWp, .. } => self.uffd_wp.then_some(pte),
-            Kind::Marker { kind: MarkerKind::Swap, payload } => self.share_swapped(SwapMark::of(payload)),
             Kind::None | Kind::Table { .. } => None,
+            Kind::Marker { .. } => match Self::share_marker(self.memory, pte, level, self.uffd_wp) {
+                Ok((copy, counted)) => {
+                    counted.into_iter().for_each(|kind| self.rss.add(kind, 1));
+                    copy
+                }
+                Err(()) => {
+                    self.too_many_references = true;
+                    None
+                }
+            },
         }
+    }
+
+    /// Returns the child's entry for a marker of the parent, and the kind of page that it counts as. Fails if a
+    /// slot of a swap device has the maximum number of entries. Takes no `self`, so that the copy of other
+    /// entries keeps its fields in registers.
+    #[cold]
+    #[inline(never)]
+    fn share_marker(
+        memory: &Memory<P>,
+        pte: Pte<P::Format>,
+        level: Level,
+        uffd_wp: bool,
+    ) -> Result<(Option<Pte<P::Format>>, Option<RssKind>), ()> {
+        let Kind::Marker { kind, payload } = pte.kind(level) else { return Ok((None, None)) };
+        Ok(match kind {
+            MarkerKind::Guard | MarkerKind::Poison => (Some(pte), None),
+            // The walk that ends the parent's marker reaches the child's marker later.
+            MarkerKind::Migration => {
+                let moving = MigrationEntry::of(payload);
+                let copy = MigrationEntry { uffd_wp: moving.uffd_wp && uffd_wp, ..moving.shared() };
+                (Some(copy.entry()), Some(MIGRATION_RSS))
+            }
+            MarkerKind::UffdWp => (uffd_wp.then_some(pte), None),
+            MarkerKind::Swap => {
+                let mark = SwapMark::of(payload);
+                if !memory.swap_slots().duplicate(mark.slot) {
+                    return Err(());
+                }
+                let copy = SwapMark { uffd_wp: mark.uffd_wp && uffd_wp, ..mark };
+                (Some(copy.entry()), Some(RssKind::Swap))
+            }
+        })
     }
 }
 

@@ -4,7 +4,9 @@
 //! `kernel.rs` runs this check after each build, because tests would find a red zone only by chance.
 //! `objdump` disassembles the image. The check finds accesses through `%rsp` with a negative offset, and
 //! accesses through a frame pointer to memory below everything that was pushed and reserved. It does not find
-//! accesses through a frame pointer with an index, or accesses in functions that reserve a computed amount.
+//! accesses through a frame pointer with an index, or accesses in functions that reserve a computed amount. An
+//! access through `%rsp` with an index counts only in a function that reserves nothing: in others, it may be the
+//! access to the element before that of the index.
 
 use std::{path::Path, process::Command};
 
@@ -73,6 +75,8 @@ struct Frame {
     by_frame: Option<String>,
     /// True if a computed amount is reserved.
     computed: bool,
+    /// True if a constant amount is reserved by the stack pointer.
+    reserves: bool,
     /// The first instruction that accesses memory below the stack pointer.
     below: Option<String>,
 }
@@ -98,11 +102,13 @@ impl Frame {
             "lea" => operands.ends_with(",%rsp") && !operands.contains("(%rbp)"),
             _ => false,
         };
+        self.reserves |= verb == "sub" && operands.starts_with("$0x") && operands.ends_with(",%rsp");
         // These instructions compute an address without an access.
         if verb.starts_with("lea") || verb.starts_with("nop") {
             return;
         }
-        if offset_before(operands, "(%rsp").is_some() {
+        let register = if self.reserves { "(%rsp)" } else { "(%rsp" };
+        if offset_before(operands, register).is_some() {
             self.below.get_or_insert_with(|| instruction.into());
         }
         if let (Some(_), Some(offset)) = (self.reserved, offset_before(operands, "(%rbp)"))
@@ -147,6 +153,7 @@ mod tests {
         assert_eq!(found(&["sub    $0x8,%rsp", bad, "ret"]).as_deref(), Some(bad));
         let indexed = "movaps -0x10(%rsp,%rax,8),%xmm0";
         assert_eq!(found(&[indexed]).as_deref(), Some(indexed));
+        assert_eq!(found(&["sub    $0x48,%rsp", indexed]), None);
         assert_eq!(found(&["mov    %rax,0x8(%rsp)", "lea    -0x8(%rsp),%rax", "mov    (%rsp),%rax"]), None);
     }
 
