@@ -29,7 +29,9 @@ impl<P: Platform> Engine<P> {
                 at = next;
                 if let Some(entry) = found {
                     freed += u64::from(self.drop_swapped(entry));
-                } else if next == 0 {
+                }
+                // Each slot is visited at most once, so a page that counts as accessed stays.
+                if next == 0 {
                     break;
                 }
             }

@@ -136,11 +136,14 @@ impl<'e, P: Platform> Swapper<'e, P> {
     pub fn flush(&mut self, shadow: Shadow) -> Flushed {
         let swap = self.engine.swap();
         let mut request: Option<SwapWrite<P>> = None;
+        let mut last: Option<SwapEntry> = None;
         for entry in &self.out {
-            // The slots are consecutive in most cases.
-            let slot = entry.slot();
+            // The slots are consecutive in most cases. The next slot of another device may have the same number.
+            let follows =
+                |last: SwapEntry| last.device() == entry.device() && last.slot() + 1 == entry.slot();
+            let continues = last.replace(*entry).is_some_and(follows);
             if let Some(request) = &mut request
-                && request.slots().end == slot
+                && continues
                 && request.extend(shadow)
             {
                 continue;

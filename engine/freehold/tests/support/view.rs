@@ -8,7 +8,13 @@
 //! field of [`View`].
 
 use super::*;
-use freehold::{fault::FaultError, space::Counts, vma::flags::VmFlags};
+use freehold::{
+    fault::{Access, FaultError},
+    report::pagemap::{MarkerKind, PageEntry},
+    space::Counts,
+    vma::flags::VmFlags,
+};
+use std::ops::ControlFlow;
 
 /// Result of a load of one word.
 #[derive(Debug, PartialEq, Clone, Copy)]
@@ -70,11 +76,25 @@ fn seen(machine: &Machine, cpu: &mut Vcpu, process: &Process, at: u64) -> Seen {
     if flags.is_none_or(|flags| !flags.intersects(VmFlags::UFFD)) {
         return Seen::Loaded(process.load(cpu, at));
     }
+    if is_swapped(process, at) {
+        // No pager serves the read of a page that was swapped out.
+        let _ = process.handle_fault(at, Access::READ);
+    }
     let mut bytes = [0; 8];
     if let Some(frame) = process.frame_at(at) {
         machine.read_frame(frame, 0, &mut bytes);
     }
     Seen::Peeked(u64::from_le_bytes(bytes))
+}
+
+/// Returns true if the page at `at` is swapped out.
+fn is_swapped(process: &Process, at: u64) -> bool {
+    let mut swapped = false;
+    process.page_entries(at..at + PAGE, |run| {
+        swapped |= run.entry == PageEntry::Marker(MarkerKind::Swap);
+        ControlFlow::Continue(())
+    });
+    swapped
 }
 
 /// Returns the VMAs, joined where one VMA continues the other.

@@ -3,7 +3,7 @@
 use super::{Swapped, with_swapped};
 use crate::support::*;
 use freehold::fault::{Access, FaultError};
-use freehold::remote::AccessMode;
+use freehold::{reclaim::ReclaimRequest, remote::AccessMode};
 
 #[test]
 fn read_is_a_major_fault_and_a_page_in_the_cache_is_not() {
@@ -156,6 +156,20 @@ fn fatal_signal_ends_the_wait_for_a_device_that_hangs() {
         assert!(swapped.device.complete_next());
         assert_eq!(swapped.used(), 0);
         swapped.device.complete_later(false);
+    });
+}
+
+#[test]
+fn page_that_was_just_read_stays_in_the_cache() {
+    with_swapped(1, |swapped, process, _| {
+        let child = Process::of(process.fork().unwrap());
+        assert!(process.handle_fault(BASE, Access::READ).unwrap().major);
+        process.munmap(BASE, PAGE).unwrap();
+        anon(process, BASE, 1);
+        // Visits slots, and no frame.
+        let drop_one = || swapped.world.engine().reclaim(&ReclaimRequest::pages(1).visits(0)).freed;
+        assert_eq!(drop_one(), 0, "accessed since the last visit");
+        assert!(!child.handle_fault(BASE, Access::READ).unwrap().major);
     });
 }
 

@@ -44,6 +44,8 @@ impl Stage {
         let device = board.open(world);
         anon(&scarce.hog, HOG, 4);
         fill(&scarce.hog, &mut scarce.cpu, HOG, 4, 70);
+        // The pages stay when a scene reclaims memory.
+        scarce.hog.mlock(HOG, 4 * PAGE).unwrap();
         scarce.use_up(0);
         scarce.note_use();
         Stage { state, scarce, segment, vdso, board, device }

@@ -15,9 +15,11 @@ use freehold::{
     file::{Seals, Zeroes},
     hugetlb::HugePageSize,
     platform::{FramePurpose, FrameRequest, PkeyRights},
+    reclaim::{ReclaimPolicy, ReclaimRequest},
     remote::PinFlags,
     uffd::{Features, RegisterMode},
 };
+use freehold_machine::MemorySwap;
 
 /// A kind of memory, and the machine on which its scenes run.
 pub struct State {
@@ -63,6 +65,14 @@ fn keyed() -> World {
     world(MachineConfig::backed(16 << 20).pkeys())
 }
 
+/// Creates a machine with a swap device, which outlives the scenes.
+fn swapping() -> World {
+    let machine = Machine::new(MachineConfig::backed(2 << 20).fast()).unwrap();
+    let engine = Engine::new(machine.clone(), Config::default().reclaim(ReclaimPolicy::Clock)).unwrap();
+    engine.swap_on(MemorySwap::new(64), 0).unwrap();
+    World { machine, engine: Some(engine) }
+}
+
 /// Creates a machine whose memory has no contents, because huge pages have many bytes.
 fn large() -> World {
     let world = world(MachineConfig::phantom(64 << 20));
@@ -104,6 +114,14 @@ pub const STATES: &[State] = &[
         memory(s);
         forked(s);
     }),
+    State { world: swapping, ..state("memory that was swapped out", swapped) },
+    State {
+        world: swapping,
+        ..state("memory that was swapped out, shared with a child", |s| {
+            swapped(s);
+            forked(s);
+        })
+    },
     state("VMAs of two kinds", |s| {
         memory(s);
         for unit in (0..UNITS).step_by(2) {
@@ -303,6 +321,19 @@ fn touch(s: &mut Scene) {
 
 fn memory(s: &mut Scene) {
     map(s, ANON, None);
+}
+
+/// Swaps the pages of the range out.
+fn swapped(s: &mut Scene) {
+    memory(s);
+    // Pages of other processes stay.
+    let frames: Vec<Pfn> = (0..UNITS).filter_map(|unit| s.process.frame_at(s.at(unit))).collect();
+    let only = |pfn| frames.contains(&pfn);
+    while s.process.rss().anon > 0 {
+        let request = ReclaimRequest::pages(frames.len() as u64).only(&only);
+        let reclaimed = s.world.engine().reclaim(&request);
+        assert_ne!(reclaimed.freed, 0, "{reclaimed:?}");
+    }
 }
 
 fn of_file(s: &mut Scene, flags: MapFlags) {
