@@ -209,8 +209,8 @@ impl<P: Platform> VmSpace<P> {
         scan.next
     }
 
-    /// Sets the byte of every page of `range` that is mapped, that is being moved, that was swapped out and is
-    /// still in a frame, or whose memory failed.
+    /// Sets the byte of every page of `range` that is mapped, that is being moved, that was swapped out and
+    /// is still in a frame, or whose memory failed.
     ///
     /// # Panics
     ///

@@ -1,8 +1,8 @@
 //! Swap entries: markers in place of anonymous pages that are on a swap device or in the swap cache.
 //!
 //! A marker names a *slot* of a device, which counts the markers. `swap/` of `freehold` has the slots, and
-//! this crate reaches them through [`SwapSlots`]. Each marker holds one count of its slot. A task that removes
-//! a marker therefore [releases](SwapSlots::release) the slot, and a task that copies a marker
+//! this crate reaches them through [`SwapSlots`]. Each marker holds one count of its slot. A task that
+//! removes a marker therefore [releases](SwapSlots::release) the slot, and a task that copies a marker
 //! [duplicates](SwapSlots::duplicate) the count first, both under the lock of the marker's table. A marker
 //! counts as a swapped page of its space (`Rss::swap`). The head of `reclaim/swap_out.rs` of `freehold` has
 //! the whole protocol, and `docs/guide/swap.md` describes it.
@@ -149,8 +149,8 @@ pub enum SwapFault {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Replaces a migration marker for `pfn` by a swap entry, which is counted. Returns false if there is such
-    /// a marker and the slot has too many entries; the marker stays.
+    /// Replaces a migration marker for `pfn` by a swap entry, which is counted. Returns false if there is
+    /// such a marker and the slot has too many entries; the marker stays.
     pub fn end_migration_by_swap(&self, address: VirtAddr, pfn: Pfn, slot: u64) -> bool {
         let Some(mut leaf) = self.lock_leaf(address, Level::Pte) else { return true };
         let Kind::Marker { kind: MarkerKind::Migration, payload } = leaf.kind() else { return true };

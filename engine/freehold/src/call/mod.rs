@@ -3,8 +3,8 @@
 //! Each call decodes its arguments and acquires the right that it needs (`space/locking.rs`). It then uses
 //! the operations of the layers below: changes (`space/change/`), faults (`fault/`), huge pages (`hugetlb/`).
 //! The section *Locks* of a public call names its locks. Most files bear the name of their call. `exit.rs`
-//! also empties a space for exec, `ksm.rs` has PR_SET_MEMORY_MERGE, `swap_off.rs` empties a swap device, and `special.rs` installs the vdso and
-//! similar mappings. `report/` has mincore and the data of /proc files.
+//! also empties a space for exec, `ksm.rs` has PR_SET_MEMORY_MERGE, `swap_off.rs` empties a swap device, and
+//! `special.rs` installs the vdso and similar mappings. `report/` has mincore and the data of /proc files.
 //!
 //! A call makes its checks in Linux's order, because a program can observe which of two errors the call
 //! returns. The model (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls

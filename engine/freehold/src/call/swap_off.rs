@@ -27,15 +27,15 @@ use freehold_vmspace::SwapMark;
 const IDLE_VISITS: u32 = 64;
 
 impl<P: Platform> Engine<P> {
-    /// Takes a swap device out of use. Brings all its pages back to memory first; meanwhile, no page is
-    /// swapped out to it. `spaces` returns all address spaces that may have pages on the device, and is called
-    /// again until the device has no page.
+    /// Takes a swap device out of use. Brings all its pages back to memory first; during that time, no page
+    /// is swapped out to it. `spaces` returns all address spaces that may have pages on the device, and is
+    /// called again until the device has no page.
     ///
     /// # Errors
     ///
     /// Fails if the device does not exist, if another task is removing it, if there is no memory for a page,
-    /// if the device cannot read a page, if pages are left, or if a fatal signal arrives; see [`SwapOffError`].
-    /// The device is then in use again, and no page is lost.
+    /// if the device cannot read a page, if pages are left, or if a fatal signal arrives; see
+    /// [`SwapOffError`]. The device is then in use again, and no page is lost.
     ///
     /// # Locks
     ///

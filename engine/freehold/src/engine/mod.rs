@@ -198,7 +198,8 @@ impl<P: Platform> Engine<P> {
     /// ```
     /// # use freehold::{PAGE_SIZE, engine::{Config, Engine}, space::*};
     /// # use freehold_machine::{Machine, MachineConfig};
-    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(), Config::new().lock_stats(true)).unwrap();
+    /// # let engine = Engine::new(<Machine>::new(MachineConfig::backed(1 << 20)).unwrap(),
+    /// Config::new().lock_stats(true)).unwrap();
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
     /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
     /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
@@ -453,11 +454,10 @@ impl<P: Platform> Engine<P> {
     /// # use freehold::{engine::SharedBlocks, fault::Access, file::{File, FileAccess, Mapping}, space::*};
     /// # let engine = freehold_machine::example_engine(1 << 20);
     /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
-    /// # let file = File::new(&Mapping::memfd(&engine, 4 << 20).unwrap(), FileAccess::READ_WRITE, "/memfd:it").unwrap();
-    /// engine.set_shared_blocks(SharedBlocks::new().always(64 << 10));
-    /// let flags = MapFlags::SHARED | MapFlags::FIXED;
-    /// let at = space.mmap(64 << 20, 64 << 10, Prot::READ, flags, Some(&file), 0).unwrap();
-    /// space.handle_fault(at, Access::READ).unwrap();
+    /// # let file = File::new(&Mapping::memfd(&engine, 4 << 20).unwrap(), FileAccess::READ_WRITE,
+    /// "/memfd:it").unwrap(); engine.set_shared_blocks(SharedBlocks::new().always(64 << 10)); let flags =
+    /// MapFlags::SHARED | MapFlags::FIXED; let at = space.mmap(64 << 20, 64 << 10, Prot::READ, flags,
+    /// Some(&file), 0).unwrap(); space.handle_fault(at, Access::READ).unwrap();
     /// assert_eq!(file.mapping().present_pages(), 16);
     /// ```
     pub fn set_shared_blocks(&self, blocks: SharedBlocks) {

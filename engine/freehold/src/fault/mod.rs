@@ -21,12 +21,12 @@
 //! `outcome.rs` defines the result of an attempt. `present.rs` and `table.rs` have steps that several kinds
 //! of faults share. The other files serve one kind of fault each: anonymous memory in `anon.rs`, `mthp.rs`
 //! and `huge.rs`; files in `file.rs` and `shmem_mthp.rs`; stores to pages that are mapped read-only in
-//! `cow.rs`; swap entries in `swap.rs`; mappings with hooks in `special.rs`; growing stacks in `stack.rs`. `populate.rs` makes faults in
-//! advance, and `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools have their own files in
-//! `hugetlb/fault/`. `uffd/fault.rs` has the faults that a userfaultfd's pager serves. A new kind of object
-//! that a VMA can map gets a file here and an arm in `resolve`; a new kind of marker gets an arm in
-//! `marker_fault`. `hugetlb/fault/mod.rs`, `remote/page.rs` and `remote/pin.rs` treat a marker that they do
-//! not name as memory that cannot be accessed.
+//! `cow.rs`; swap entries in `swap.rs`; mappings with hooks in `special.rs`; growing stacks in `stack.rs`.
+//! `populate.rs` makes faults in advance, and `collapse.rs` belongs to MADV_COLLAPSE. Huge pages of pools
+//! have their own files in `hugetlb/fault/`. `uffd/fault.rs` has the faults that a userfaultfd's pager
+//! serves. A new kind of object that a VMA can map gets a file here and an arm in `resolve`; a new kind of
+//! marker gets an arm in `marker_fault`. `hugetlb/fault/mod.rs`, `remote/page.rs` and `remote/pin.rs` treat a
+//! marker that they do not name as memory that cannot be accessed.
 //!
 //! An attempt must not wait for a page, a frame or a pager while it holds a lock: it returns a
 //! `FaultOutcome`, and `handle_fault` waits without locks. An entry that was read without the table's lock is

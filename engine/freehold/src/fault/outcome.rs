@@ -179,10 +179,11 @@ impl From<Killed> for FaultError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Resolved {
-    /// A page was read from the backing store of its file, or from a swap device: a *major* fault. All other faults are minor.
+    /// A page was read from the backing store of its file, or from a swap device: a *major* fault. All other
+    /// faults are minor.
     pub major: bool,
-    /// The fault waited with no lock held: for a page of a file, of a pool or of a swap device, for a page that moves, or for a
-    /// userfaultfd's pager.
+    /// The fault waited with no lock held: for a page of a file, of a pool or of a swap device, for a page
+    /// that moves, or for a userfaultfd's pager.
     pub waited: bool,
 }
 

@@ -9,9 +9,9 @@
 //! its slot during that time, so the page is that of the entry. A page that was found before the lock was
 //! taken would not do: the slot may have been freed, and used again for a later page at the same address.
 //!
-//! The page is exclusive if the entry was the last one of the slot and nobody else has a reference. Otherwise
-//! the entry is read-only, because the cache, other entries or a write to the device need the contents; the
-//! next store makes a copy (`cow.rs`).
+//! The page is exclusive if the entry was the last one of the slot and no other task has a reference.
+//! Otherwise the entry is read-only, because the cache, other entries or a write to the device need the
+//! contents; the next store makes a copy (`cow.rs`).
 //!
 //! N tasks that need a page cause one read: the first one makes the slot *being read*, and the others wait. A
 //! failed read is an error for all of them, but only if the entry is still there. `resolve` in `mod.rs` calls
@@ -87,8 +87,8 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// None during a read. After a failed read, the VMA's lock or the mmap lock for reading. The caller holds no
-    /// lock.
+    /// None during a read. After a failed read, the VMA's lock or the mmap lock for reading. The caller holds
+    /// no lock.
     pub(crate) fn swap_in(&self, entry: SwapEntry, addr: u64) -> Result<(), FaultError> {
         let (swap, memory) = (self.engine.swap(), self.engine.memory());
         let pfn = match swap.lookup(entry) {
@@ -102,7 +102,8 @@ impl<P: Platform> AddressSpace<P> {
                 let owner = PageOwner::Space(self.vm.mmu());
                 let pfn = memory.alloc_swap(owner).map_err(|_| FaultError::OutOfMemory)?;
                 let frame = self.platform().frame(pfn);
-                // Twice, so that the page counts as accessed: reclaim does not drop it from the cache at once.
+                // Twice, so that the page counts as accessed: reclaim does not drop it from the cache at
+                // once.
                 (0..2).for_each(|_| frame.mark_accessed());
                 frame.set_first_age(self.engine.files().reclaim.swapped_in(shadow.get()).byte());
                 let Some(request) = swap.begin_read(entry, pfn) else {

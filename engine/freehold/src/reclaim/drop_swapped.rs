@@ -1,9 +1,9 @@
 //! Dropping clean pages from the swap cache: pages that were read from a device, and that other swap entries
 //! still name there.
 //!
-//! Such a page needs no write: its word becomes *stored* again (`swap/slot.rs`). Entries that map the page keep
-//! it, and it is then an ordinary page. A page that was read in the meantime counts as accessed once, so the
-//! task that has read it finds it in the cache. The slots are visited in a cycle that all calls share.
+//! Such a page needs no write: its word becomes *stored* again (`swap/slot.rs`). Entries that map the page
+//! keep it, and it is then an ordinary page. A page that was read in the meantime counts as accessed once, so
+//! the task that has read it finds it in the cache. The slots are visited in a cycle that all calls share.
 //! `tests/swapped/` tests this file.
 
 use crate::{

@@ -2,8 +2,8 @@
 //!
 //! # States
 //!
-//! A page is named by entries of page tables, by the word of a slot (`swap/slot.rs`), and by the references to
-//! its frame. From the point of view of one entry:
+//! A page is named by entries of page tables, by the word of a slot (`swap/slot.rs`), and by the references
+//! to its frame. From the point of view of one entry:
 //!
 //! | entry | word of the slot | frame | references to the frame |
 //! | --- | --- | --- | --- |
@@ -138,7 +138,8 @@ impl<'e, P: Platform> Swapper<'e, P> {
         let mut request: Option<SwapWrite<P>> = None;
         let mut last: Option<SwapEntry> = None;
         for entry in &self.out {
-            // The slots are consecutive in most cases. The next slot of another device may have the same number.
+            // The slots are consecutive in most cases. The next slot of another device may have the same
+            // number.
             let follows =
                 |last: SwapEntry| last.device() == entry.device() && last.slot() + 1 == entry.slot();
             let continues = last.replace(*entry).is_some_and(follows);

@@ -74,8 +74,9 @@ impl fmt::Debug for ReclaimRequest<'_> {
 pub struct Reclaimed {
     /// Pages whose frames are free now.
     pub freed: u64,
-    /// Pages whose writes have begun and not ended. Dirty pages of files can be reclaimed when the writes have
-    /// ended. Anonymous pages on their way to a swap device are free then, unless they are needed before.
+    /// Pages whose writes have begun and not ended. Dirty pages of files can be reclaimed when the writes
+    /// have ended. Anonymous pages on their way to a swap device are free then, unless they are needed
+    /// before.
     pub writing: u64,
     /// Pages that the policy gave up, and that stay because they are in use: locked, pinned, or without a
     /// place to go.
@@ -104,8 +105,8 @@ impl<P: Platform> Engine<P> {
     /// # Locks
     ///
     /// Locks of the reverse map for reading, locks of frames, the invalidate locks of files, each only if it
-    /// is free; locks of page tables. No lock is held while a pager or a swap device is called. The caller holds no lock of
-    /// the engine and is in no read section.
+    /// is free; locks of page tables. No lock is held while a pager or a swap device is called. The caller
+    /// holds no lock of the engine and is in no read section.
     ///
     /// # Examples
     ///
@@ -200,8 +201,8 @@ impl<P: Platform> Sweep<'_, P> {
         chunk
     }
 
-    /// Returns true if pages like this one may go. Without room on a swap device, most anonymous pages have no
-    /// place to go, and their tests would only take time.
+    /// Returns true if pages like this one may go. Without room on a swap device, most anonymous pages have
+    /// no place to go, and their tests would only take time.
     fn may_go(&self, kind: PageKind, glance: Glance) -> bool {
         match kind {
             PageKind::File => true,

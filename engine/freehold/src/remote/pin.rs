@@ -390,7 +390,8 @@ impl<'s, P: Platform> Pinning<'s, P> {
     fn entry(&mut self, kind: Kind, n: u64, walk: Walk, own: bool) -> Result<(), Stop> {
         let (first, pfn, flags) = match kind {
             Kind::Leaf { pfn, flags } => (pfn, pfn.add(n), flags),
-            // The fault waits for the end of a migration, brings a page back, reports a lost page, or maps a page.
+            // The fault waits for the end of a migration, brings a page back, reports a lost page, or maps a
+            // page.
             Kind::Marker {
                 kind: MarkerKind::Migration | MarkerKind::Poison | MarkerKind::UffdWp | MarkerKind::Swap,
                 ..

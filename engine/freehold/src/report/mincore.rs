@@ -25,9 +25,9 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// A page is in memory if it is mapped, being moved, or lost because its memory failed. A page that was
     /// swapped out is in memory if the swap cache holds it, because an access does not read it from the
-    /// device. A page of a file is also in memory if the page cache of the file holds it. Every page of a file that does not
-    /// [show its cache](crate::file::FileAccess::shows_cache) is reported as in memory, and so is every page
-    /// of a special mapping that belongs to no file.
+    /// device. A page of a file is also in memory if the page cache of the file holds it. Every page of a
+    /// file that does not [show its cache](crate::file::FileAccess::shows_cache) is reported as in memory,
+    /// and so is every page of a special mapping that belongs to no file.
     ///
     /// # Errors
     ///

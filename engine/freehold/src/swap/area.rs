@@ -205,7 +205,7 @@ impl<P: Platform> Area<P> {
     }
 
     /// Returns the number of swap entries of the slot.
-    pub fn count(&self, slot: u64) -> u32 {
+    pub fn entries_of(&self, slot: u64) -> u32 {
         self.slot(slot).map_or(0, |word| word.state().count())
     }
 

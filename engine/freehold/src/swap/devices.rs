@@ -1,8 +1,8 @@
 //! All swap devices of an engine: [`Swap`].
 //!
-//! The devices are in a list of fixed length (`list.rs`). A task reads the list inside a read section of RCU and without
-//! a lock, so a swap-in writes no cache line that all CPUs write. A device is added by compare-and-swap, and
-//! removed in these steps:
+//! The devices are in a list of fixed length (`list.rs`). A task reads the list inside a read section of RCU
+//! and without a lock, so a swap-in writes no cache line that all CPUs write. A device is added by
+//! compare-and-swap, and removed in these steps:
 //!
 //! | state of the device | set by | effect |
 //! | --- | --- | --- |
@@ -123,7 +123,7 @@ impl<P: Platform> Drop for Swap<P> {
         // Breaks the cycle of references: devices have references to the memory, and the memory to the list.
         // SAFETY: the files of the engine own this value, and every address space has a reference to them. So
         // no page table has a swap entry any more, and no other task can reach the list.
-        unsafe { self.list.clear() };
+        unsafe { self.list.remove_all() };
     }
 }
 

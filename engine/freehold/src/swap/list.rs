@@ -86,7 +86,7 @@ impl<P: Platform> DeviceList<P> {
         // Acquire pairs with the release in `swap_on`.
         let entry = NonNull::new(self.entries.get(id.number())?.load(Acquire))?;
         // SAFETY: the list has a reference to each device in it. `remove` drops that reference after a grace
-        // period, which this read section delays. `clear` is called when no task uses the list.
+        // period, which this read section delays. `remove_all` is called when no task uses the list.
         Some(f(unsafe { entry.as_ref() }))
     }
 
@@ -95,7 +95,7 @@ impl<P: Platform> DeviceList<P> {
     /// # Safety
     ///
     /// No task uses the list at the same time.
-    pub(super) unsafe fn clear(&self) {
+    pub(super) unsafe fn remove_all(&self) {
         for place in &self.entries {
             // Relaxed: exclusive access.
             if let Some(entry) = NonNull::new(place.swap(null_mut(), Relaxed)) {
@@ -127,6 +127,6 @@ impl<P: Platform> SwapSlots for Slots<P> {
 
     fn entries(&self, slot: u64) -> u32 {
         let entry = SwapEntry::from_payload(slot);
-        self.0.with(entry.device(), |device| device.area.count(entry.slot())).unwrap_or(0)
+        self.0.with(entry.device(), |device| device.area.entries_of(entry.slot())).unwrap_or(0)
     }
 }

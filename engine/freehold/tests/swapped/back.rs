@@ -1,4 +1,5 @@
-//! Faults at swap entries (`src/fault/swap.rs`): reads, waits, failures, and who owns the page afterwards.
+//! Faults at swap entries (`src/fault/swap.rs`): reads, waits, failures, and whether the page is
+//! exclusive afterwards.
 
 use super::{Swapped, with_swapped};
 use crate::support::*;

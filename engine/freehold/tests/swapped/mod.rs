@@ -2,8 +2,9 @@
 //! `src/swap_entry.rs` of `freehold-vmspace`).
 //!
 //! A [`Swapped`] world has one swap device, a `MemorySwap`, which checks what the engine asks of it. Its
-//! [`end`](Swapped::end) fails if a slot is in use, if a slot was not discarded, or if a frame leaked. `swap.rs`
-//! tests the slots without page tables. `shuttle_engine/swapped.rs` explores the calls concurrently.
+//! [`end`](Swapped::end) fails if a slot is in use, if a slot was not discarded, or if a frame leaked.
+//! `swap.rs` tests the slots without page tables. `shuttle_engine/swapped.rs` explores the calls
+//! concurrently.
 //!
 //! | file | contents |
 //! | --- | --- |
@@ -67,8 +68,8 @@ impl Swapped {
     }
 }
 
-/// Runs a scenario on every design, with a process that has `pages` pages of private memory at [`BASE`], which
-/// are filled and swapped out.
+/// Runs a scenario on every design, with a process that has `pages` pages of private memory at [`BASE`],
+/// which are filled and swapped out.
 fn with_swapped(pages: u64, scenario: impl Fn(&Swapped, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let swapped = Swapped::new(64);

@@ -1,4 +1,4 @@
-//! What reports show of swapped pages: smaps, mincore, the entries behind pagemap, and soft-dirty bits.
+//! Reports of swapped pages: smaps, mincore, the entries behind pagemap, and soft-dirty bits.
 
 use super::with_swapped;
 use crate::support::*;

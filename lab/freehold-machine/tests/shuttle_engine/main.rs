@@ -1,6 +1,7 @@
 //! The engine under many interleavings of threads, with every lock design. Each file has the scenarios of one
 //! subject; `docs/reference/testing.md` lists them by operation. `scene.rs`, `device.rs`, `explore.rs` and
-//! `thread.rs` are helpers. A test named `c26_...` was written against hazard C-26 of `docs/reference/hazards.md`.
+//! `thread.rs` are helpers. A test named `c26_...` was written against hazard C-26 of
+//! `docs/reference/hazards.md`.
 //!
 //! Under `cfg(shuttle)` the checker shuttle chooses the schedules: it may switch threads at each access to an
 //! atomic of the engine. Without a checker, each scenario runs once per design, on threads of the system.

@@ -110,8 +110,8 @@ impl Scene {
         Self::on(locking, MachineConfig::backed(bytes), config)
     }
 
-    /// Returns a scene with a swap device, whose reclaim evicts each page that was not accessed since the last
-    /// visit.
+    /// Returns a scene with a swap device, whose reclaim evicts each page that was not accessed since the
+    /// last visit.
     pub fn swapping(locking: Locking, device: &MemorySwap) -> (Self, SwapId) {
         let scene = Self::with(locking, 1 << 20, config(0).reclaim(ReclaimPolicy::Clock));
         let id = scene.engine.swap_on(device.clone(), 0).unwrap();

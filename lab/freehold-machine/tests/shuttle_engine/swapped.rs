@@ -2,8 +2,8 @@
 //! fork, munmap, exit, mprotect, mremap, moves, and other reclaim.
 //!
 //! No store is lost, no task sees a page of another time, and at the end no slot and no frame is in use. The
-//! machine's oracle of TLBs detects a store to a page that was swapped out. The device checks that each slot is
-//! written once between two discards. `swap.rs` explores the slots alone.
+//! machine's oracle of TLBs detects a store to a page that was swapped out. The device checks that each slot
+//! is written once between two discards. `swap.rs` explores the slots alone.
 
 use crate::{
     explore::{explore, thread},
