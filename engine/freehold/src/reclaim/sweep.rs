@@ -217,13 +217,9 @@ impl<P: Platform> Sweep<'_, P> {
     fn page(&mut self, pfn: Pfn, kind: PageKind, glance: Glance) -> Option<Age> {
         let state = &self.engine.files().reclaim;
         let age = Age::of(glance.age);
-        let keep = |new: Age| {
-            self.engine.platform().frame(pfn).set_age(glance, new.byte());
-            Some(new)
-        };
         match state.policy().step(kind, age, &self.tested) {
             Step::Skip => return Some(age),
-            Step::Keep(new) => return keep(new),
+            Step::Keep(new) => return Some(set_age(self.engine, pfn, new)),
             Step::Test => {}
         }
         self.tested.pages[kind as usize] += 1;
@@ -233,7 +229,7 @@ impl<P: Platform> Sweep<'_, P> {
         let accessed =
             self.engine.was_accessed(pfn, |vm, around| self.look_around(vm, around)).unwrap_or(true);
         match state.policy().tested(kind, age, accessed) {
-            Verdict::Keep(new) => keep(new),
+            Verdict::Keep(new) => Some(set_age(self.engine, pfn, new)),
             Verdict::Evict => self.evict(GivenUp { pfn, kind, age }),
         }
     }
@@ -276,8 +272,13 @@ fn settle<P: Platform>(engine: &Engine<P>, page: GivenUp, stayed: Evicted) -> Ag
     if stayed != Evicted::Kept {
         return page.age;
     }
-    let age = engine.files().reclaim.policy().kept(page.kind, page.age);
-    let frame = engine.platform().frame(page.pfn);
+    set_age(engine, page.pfn, engine.files().reclaim.policy().kept(page.kind, page.age))
+}
+
+/// Sets the age of the page in a frame. Returns the age. Reads the record again, because the test of a page
+/// changes it.
+fn set_age<P: Platform>(engine: &Engine<P>, pfn: Pfn, age: Age) -> Age {
+    let frame = engine.platform().frame(pfn);
     if let Some(glance) = frame.glance() {
         frame.set_age(glance, age.byte());
     }

@@ -1,6 +1,11 @@
 //! Memory reclaim (`src/reclaim/`): which pages go, which stay, and what the policies decide. A world has
-//! little memory, and each test states which pages are left. `shuttle_engine/evict.rs` explores reclaim
-//! concurrent with the use of pages.
+//! little memory, and each test states which pages are left. `advice.rs` tests the advice of programs,
+//! `walks.rs` the aging of many pages at a time, and `quality.rs` compares the policies.
+//! `shuttle_engine/evict.rs` explores reclaim concurrent with the use of pages.
+
+mod advice;
+mod quality;
+mod walks;
 
 use crate::support::*;
 use freehold::{
@@ -12,13 +17,9 @@ use freehold::{
         Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict,
     },
     remote::PinFlags,
-    report::clear_refs::ClearRefs,
     space::{Listener, Refused},
 };
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, Ordering::Relaxed},
-};
+use std::sync::{Arc, Mutex};
 
 const POLICIES: [ReclaimPolicy; 3] =
     [ReclaimPolicy::Clock, ReclaimPolicy::TwoLists, ReclaimPolicy::Generations];
@@ -69,6 +70,13 @@ fn one_call_takes_all_pages_of_files() {
     });
 }
 
+/// Reads a page of a file twice by calls, so that it counts as accessed.
+fn read_again(file: &File<Machine>, page: u64) {
+    for _ in 0..2 {
+        file.mapping().read_at(page * PAGE, &mut [0]).unwrap();
+    }
+}
+
 /// A pager whose dirty pages go nowhere.
 struct Sink;
 
@@ -93,6 +101,18 @@ fn clean_pages_of_files_go_and_are_read_again() {
         let mut bytes = [0; 8];
         file.mapping().read_at(7 * PAGE, &mut bytes).unwrap();
         assert_eq!(u64::from_le_bytes(bytes), Disk::number(7));
+    });
+}
+
+#[test]
+fn pages_of_one_kind_get_all_tests() {
+    with_each(|world| {
+        let file = world.file(150);
+        (0..2).for_each(|_| {
+            fill_cache(&file);
+            (0..150).for_each(|page| read_again(&file, page));
+            assert_eq!(world.engine().reclaim(&ReclaimRequest::pages(150)).freed, 150);
+        });
     });
 }
 
@@ -413,80 +433,6 @@ fn policy_of_the_embedder_sees_each_page_with_its_age() {
 }
 
 #[test]
-fn neighbours_of_an_accessed_page_join_it() {
-    let world = with(ReclaimPolicy::Generations);
-    let (file, process) = (world.file(64), world.process(Locking::default()));
-    let mut cpu = world.machine.cpu(0);
-    process.mmap(BASE, 64 * PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
-    let one_visit = || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256));
-    process.madvise(BASE, 64 * PAGE, Advice::PopulateRead).unwrap();
-    // New pages of files become the oldest generation.
-    assert_eq!((one_visit().freed, one_visit().freed), (0, 0));
-    [Prot::empty(), R].into_iter().for_each(|prot| process.mprotect(BASE, 64 * PAGE, prot).unwrap());
-    process.madvise(BASE, 64 * PAGE, Advice::Cold).unwrap();
-    for page in (0..64).step_by(2) {
-        assert_eq!(process.load::<u64>(&mut cpu, BASE + page * PAGE), Ok(Disk::number(page)));
-    }
-    let reclaimed = one_visit();
-    assert_eq!(cached(&file), (0..64).step_by(2).collect::<Vec<_>>());
-    assert_eq!(reclaimed.tested, 32 + 1, "one test for all accessed pages of a table: {reclaimed:?}");
-    drop((file, process, cpu));
-    world.end();
-}
-
-/// A policy that may test each page, and counts the pages of each kind that a walk finds accessed.
-#[derive(Debug, Default)]
-struct Walks {
-    walked: [AtomicU64; PageKind::COUNT],
-    tests: bool,
-}
-
-impl Walks {
-    /// Returns the counts since the last call: anonymous pages, shared pages, pages of files.
-    fn take(&self) -> [u64; PageKind::COUNT] {
-        self.walked.each_ref().map(|count| count.swap(0, Relaxed))
-    }
-}
-
-impl Policy for Walks {
-    fn step(&self, _: PageKind, _: Age, _: &Tested) -> Step {
-        if self.tests { Step::Test } else { Step::Skip }
-    }
-
-    fn tested(&self, _: PageKind, age: Age, _: bool) -> Verdict {
-        Verdict::Keep(age)
-    }
-
-    fn walks(&self) -> bool {
-        true
-    }
-
-    fn walked(&self, kind: PageKind, age: Age) -> Age {
-        // Called with locks of page tables held, so the policy must not wait or allocate.
-        self.walked[kind as usize].fetch_add(1, Relaxed);
-        age
-    }
-}
-
-#[test]
-fn walk_around_a_page_stays_in_its_vma() {
-    let walks: &'static Walks = Box::leak(Box::new(Walks { tests: true, ..Walks::default() }));
-    let world = with(ReclaimPolicy::Custom(walks));
-    let (file, process) = (world.file(8), world.process(Locking::default()));
-    process.mmap(BASE + 4 * PAGE, 8 * PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
-    let mut cpu = world.machine.cpu(0);
-    for at in [BASE, BASE + 12 * PAGE] {
-        anon(&process, at, 4);
-        fill(&process, &mut cpu, at, 4, 1);
-    }
-    process.madvise(BASE + 4 * PAGE, 8 * PAGE, Advice::PopulateRead).unwrap();
-    world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256));
-    assert_eq!(walks.take(), [0, 0, 7]);
-    drop((file, process, cpu));
-    world.end();
-}
-
-#[test]
 fn file_that_ends_during_reclaim_is_freed() {
     with_each(|world| {
         let file = Mapping::new(world.engine(), Sink, 8 * PAGE, false).unwrap();
@@ -549,6 +495,38 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
     world.end();
 }
 
+/// A policy that promotes accessed pages, counts the promoted pages that it sees, and evicts the others.
+#[derive(Debug, Default)]
+struct Promotes(Mutex<u64>);
+
+impl Policy for Promotes {
+    fn step(&self, _: PageKind, age: Age, _: &Tested) -> Step {
+        if age != Age::new(5) {
+            return Step::Test;
+        }
+        *self.0.lock().unwrap() += 1;
+        Step::Skip
+    }
+
+    fn tested(&self, _: PageKind, _: Age, accessed: bool) -> Verdict {
+        if accessed { Verdict::Keep(Age::new(5)) } else { Verdict::Evict }
+    }
+}
+
+#[test]
+fn page_that_is_read_again_gets_the_age_of_an_accessed_page() {
+    let promotes: &'static Promotes = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(promotes));
+    let file = world.file(3);
+    (0..3).for_each(|page| read_again(&file, page));
+    for promoted in [0, 3, 6] {
+        assert_eq!(world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256)).freed, 0);
+        assert_eq!(*promotes.0.lock().unwrap(), promoted);
+    }
+    drop(file);
+    world.end();
+}
+
 #[test]
 fn page_that_is_read_again_stays_longer() {
     for policy in [ReclaimPolicy::Clock, ReclaimPolicy::TwoLists] {
@@ -564,105 +542,6 @@ fn page_that_is_read_again_stays_longer() {
         drop(file);
         world.end();
     }
-}
-
-/// Reads a page of a file twice by calls, so that it counts as accessed.
-fn read_again(file: &File<Machine>, page: u64) {
-    for _ in 0..2 {
-        file.mapping().read_at(page * PAGE, &mut [0]).unwrap();
-    }
-}
-
-#[test]
-fn cold_pages_go_first() {
-    with_each(|world| {
-        let (file, process) = (world.file(32), world.process(Locking::default()));
-        let mut cpu = world.machine.cpu(0);
-        let at = process.mmap(0, 32 * PAGE, R, MapFlags::SHARED, Some(&file), 0).unwrap();
-        let one_visit = |target| world.engine().reclaim(&ReclaimRequest::pages(target).visits(256));
-        // Used again and again, also by calls, so that each policy keeps the pages.
-        for _ in 0..3 {
-            [Prot::empty(), R].into_iter().for_each(|prot| process.mprotect(at, 32 * PAGE, prot).unwrap());
-            for page in 0..32 {
-                assert_eq!(process.load::<u64>(&mut cpu, at + page * PAGE), Ok(Disk::number(page)));
-                read_again(&file, page);
-            }
-            assert_eq!(one_visit(u64::MAX).freed, 0);
-        }
-        (0..32).for_each(|page| read_again(&file, page));
-        process.madvise(at + 8 * PAGE, 16 * PAGE, Advice::Cold).unwrap();
-        assert_eq!(one_visit(16).freed, 16);
-        assert_eq!(cached(&file), (0..8).chain(24..32).collect::<Vec<_>>());
-    });
-}
-
-#[test]
-fn lazily_freed_pages_go_first() {
-    with_each(|world| {
-        let process = world.process(Locking::default());
-        let mut cpu = world.machine.cpu(0);
-        let flags = MapFlags::DROPPABLE | MapFlags::ANONYMOUS | MapFlags::FIXED;
-        process.mmap(BASE + HUGE, 4 * PAGE, RW, flags, None, 0).unwrap();
-        anon(&process, BASE, 8);
-        let touch = |cpu: &mut Vcpu| {
-            for (at, pages) in [(BASE, 8), (BASE + HUGE, 4)] {
-                [Prot::empty(), RW]
-                    .into_iter()
-                    .for_each(|prot| process.mprotect(at, pages * PAGE, prot).unwrap());
-                fill(&process, cpu, at, pages, 1);
-            }
-        };
-        let one_visit = || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256)).freed;
-        for _ in 0..3 {
-            touch(&mut cpu);
-            assert_eq!(one_visit(), 0);
-        }
-        touch(&mut cpu);
-        process.madvise(BASE, 4 * PAGE, Advice::Free).unwrap();
-        assert_eq!(one_visit(), 4, "droppable memory in use stays");
-        assert_filled(&process, &mut cpu, BASE + HUGE, 4, 1);
-    });
-}
-
-#[test]
-fn cold_pages_of_other_processes_stay_in_use() {
-    let world = with(ReclaimPolicy::Clock);
-    let file = world.file(4);
-    let processes = [(); 2].map(|()| world.process(Locking::default()));
-    let at = processes.each_ref().map(|process| {
-        let at = process.mmap(0, 4 * PAGE, R, MapFlags::SHARED, Some(&file), 0).unwrap();
-        process.madvise(at, 4 * PAGE, Advice::PopulateRead).unwrap();
-        at
-    });
-    processes[0].munmap(at[0], PAGE).unwrap();
-    processes[1].munmap(at[1] + 3 * PAGE, PAGE).unwrap();
-    // Page 0 is not mapped by process 0, and pages 1 and 2 are mapped by both. Only process 0 used them.
-    processes[1].clear_refs(ClearRefs::All);
-    processes[0].madvise(at[0] + PAGE, 3 * PAGE, Advice::Cold).unwrap();
-    let reclaimed = world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256));
-    assert_eq!((reclaimed.freed, cached(&file)), (2, vec![1, 2]));
-    drop((file, processes));
-    world.end();
-}
-
-#[test]
-fn pageout_counts_as_an_eviction_and_writes_dirty_pages() {
-    let refaults: &'static Refaults = Box::leak(Box::default());
-    let world = with(ReclaimPolicy::Custom(refaults));
-    let (file, process) = (world.file(4), world.process(Locking::default()));
-    let at = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
-    let mut cpu = world.machine.cpu(0);
-    process.madvise(at, 4 * PAGE, Advice::PopulateRead).unwrap();
-    process.store(&mut cpu, at + 3 * PAGE, 5u64).unwrap();
-    process.madvise(at, 4 * PAGE, Advice::PageOut).unwrap();
-    assert_eq!(cached(&file), [3], "a dirty page stays until its write has ended");
-    process.madvise(at + 3 * PAGE, PAGE, Advice::PopulateRead).unwrap();
-    process.madvise(at, 4 * PAGE, Advice::PageOut).unwrap();
-    assert_eq!(cached(&file), [0u64; 0], "written by the first call");
-    file.mapping().fill(PageIndex::new(2)).unwrap();
-    assert_eq!(*refaults.0.lock().unwrap(), [4], "evictions since that of the page");
-    drop((file, process, cpu));
-    world.end();
 }
 
 #[test]
