@@ -6,9 +6,9 @@
 //! The tests therefore measure the cost of each additional repetition ([`world::more`]). A test fails if a
 //! shared word is added to a frequent path. The message of the test lists the places in the source whose
 //! accesses cause transfers, the most frequent first. Tests of paths are in `faults.rs`, `files.rs` (faults
-//! on one file), `changes.rs` (mmap, munmap, fork) and `charges.rs` (accounts of pages). `grace.rs` and `names.rs` test the host and its
-//! reports, and `world.rs` has the helpers. Each test begins with `ran_alone`, because addresses must be the
-//! same in every run.
+//! on one file), `changes.rs` (mmap, munmap, fork), `charges.rs` (accounts of pages) and `reclaim.rs` (faults
+//! beside reclaim). `grace.rs` and `names.rs` test the host and its reports, and `world.rs` has the helpers.
+//! Each test begins with `ran_alone`, because addresses must be the same in every run.
 #![cfg(sim)]
 
 #[global_allocator]
@@ -20,4 +20,5 @@ mod faults;
 mod files;
 mod grace;
 mod names;
+mod reclaim;
 mod world;
