@@ -217,8 +217,8 @@ fn every_page_table_except_the_root_counts_once() {
         (0..8).for_each(|n| assert_eq!(anon(process, BASE + 2 * n * PAGE, 1), BASE + 2 * n * PAGE));
         (0..8).for_each(|n| process.store(cpu, BASE + 2 * n * PAGE, 1u64).unwrap());
         check("small VMAs");
-        // On x86-64 the addresses are below different tables of each level.
-        let len = USER_END / 128;
+        // On x86-64 the addresses are below different tables of each level that is counted.
+        let len = <Process>::MAP_WINDOW_END.next_power_of_two() / 128;
         let far = BASE + len / 2;
         process.mmap(far, len, RW, ANON | MapFlags::FIXED | MapFlags::NORESERVE, None, 0).unwrap();
         process.madvise(far, len, Advice::NoHugePage).unwrap();
