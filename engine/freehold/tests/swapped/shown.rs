@@ -55,6 +55,9 @@ fn mincore_shows_pages_that_an_access_need_not_read() {
 
 #[test]
 fn entries_keep_soft_dirty_bits() {
+    if !format_has(PteFlags::SOFT_DIRTY) {
+        return;
+    }
     with_swapped(3, |swapped, process, cpu| {
         assert_eq!(entries(process, 3), [(SWAPPED, true, false); 3]);
         process.clear_soft_dirty().unwrap();
