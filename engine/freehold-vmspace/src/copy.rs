@@ -167,6 +167,9 @@ struct Copier<'p, P: Platform> {
     too_many_references: bool,
 }
 
+/// The child's entry for a marker, and the kind of page that the entry counts as.
+type MarkerCopy<F> = (Option<Pte<F>>, Option<RssKind>);
+
 /// The result for a huge page.
 enum LeafCopy {
     /// The child shares the page.
@@ -267,8 +270,8 @@ impl<P: Platform> Copier<'_, P> {
         }
     }
 
-    /// Returns the child's entry for a marker of the parent, and the kind of page that it counts as. Fails if a
-    /// slot of a swap device has the maximum number of entries. Takes no `self`, so that the copy of other
+    /// Returns the child's entry for a marker of the parent, and the kind of page that it counts as. Fails if
+    /// a slot of a swap device has the maximum number of entries. Takes no `self`, so that the copy of other
     /// entries keeps its fields in registers.
     #[cold]
     #[inline(never)]
@@ -277,7 +280,7 @@ impl<P: Platform> Copier<'_, P> {
         pte: Pte<P::Format>,
         level: Level,
         uffd_wp: bool,
-    ) -> Result<(Option<Pte<P::Format>>, Option<RssKind>), ()> {
+    ) -> Result<MarkerCopy<P::Format>, ()> {
         let Kind::Marker { kind, payload } = pte.kind(level) else { return Ok((None, None)) };
         Ok(match kind {
             MarkerKind::Guard | MarkerKind::Poison => (Some(pte), None),

@@ -23,8 +23,9 @@
 //! runs before memory is short.
 //!
 //! `state/` has the policies; a new policy is a file there. `sweep.rs` visits frames, `evict.rs` takes pages
-//! away, and `batch.rs` unmaps pages with one flush for each address space. `swap_out.rs` swaps pages out, and
-//! `drop_swapped.rs` drops pages from the swap cache. `tests/reclaim/` and `tests/swapped/` have the tests.
+//! away, and `batch.rs` unmaps pages with one flush for each address space. `swap_out.rs` swaps pages out,
+//! and `drop_swapped.rs` drops pages from the swap cache. `tests/reclaim/` and `tests/swapped/` have the
+//! tests.
 
 mod batch;
 mod drop_swapped;

@@ -125,7 +125,8 @@ fn faults_of_one_swapped_page_and_reclaim() {
 #[test]
 fn fork_concurrent_with_swapping() {
     explore("a fork and stores of both sides concurrent with swapping", 100, |locking| {
-        let rig = if crate::explore::seed() % 2 == 0 { Rig::new(locking) } else { Rig::swapped(locking) };
+        let rig =
+            if crate::explore::seed().is_multiple_of(2) { Rig::new(locking) } else { Rig::swapped(locking) };
         thread::scope(|scope| {
             scope.spawn(|| {
                 let child = Process::of(rig.scene.process.fork().unwrap());
@@ -146,7 +147,8 @@ fn fork_concurrent_with_swapping() {
 #[test]
 fn munmap_and_discard_concurrent_with_swapping() {
     explore("munmap and MADV_DONTNEED concurrent with faults and swapping", 100, |locking| {
-        let rig = if crate::explore::seed() % 2 == 0 { Rig::new(locking) } else { Rig::swapped(locking) };
+        let rig =
+            if crate::explore::seed().is_multiple_of(2) { Rig::new(locking) } else { Rig::swapped(locking) };
         thread::scope(|scope| {
             scope.spawn(|| unmap(&rig.scene.process, 0..1));
             scope.spawn(|| rig.scene.process.madvise(page(1), PAGE, Advice::DontNeed).unwrap());
@@ -165,7 +167,8 @@ fn munmap_and_discard_concurrent_with_swapping() {
 #[test]
 fn changes_of_rights_concurrent_with_swapping() {
     explore("mprotect concurrent with faults and swapping", 100, |locking| {
-        let rig = if crate::explore::seed() % 2 == 0 { Rig::new(locking) } else { Rig::swapped(locking) };
+        let rig =
+            if crate::explore::seed().is_multiple_of(2) { Rig::new(locking) } else { Rig::swapped(locking) };
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut cpu = rig.scene.machine.cpu(0);
@@ -184,7 +187,8 @@ fn changes_of_rights_concurrent_with_swapping() {
 #[test]
 fn mremap_concurrent_with_swapping() {
     explore("mremap concurrent with faults and swapping", 100, |locking| {
-        let rig = if crate::explore::seed() % 2 == 0 { Rig::new(locking) } else { Rig::swapped(locking) };
+        let rig =
+            if crate::explore::seed().is_multiple_of(2) { Rig::new(locking) } else { Rig::swapped(locking) };
         // The other place is under another page table.
         let to = page(512);
         thread::scope(|scope| {
@@ -225,7 +229,8 @@ fn move_of_a_page_concurrent_with_swapping() {
 #[test]
 fn move_by_a_userfaultfd_concurrent_with_swapping() {
     explore("a move by a userfaultfd concurrent with swapping", 100, |locking| {
-        let rig = if crate::explore::seed() % 2 == 0 { Rig::new(locking) } else { Rig::swapped(locking) };
+        let rig =
+            if crate::explore::seed().is_multiple_of(2) { Rig::new(locking) } else { Rig::swapped(locking) };
         let process = &rig.scene.process;
         crate::scene::map(process, 4..5, crate::scene::FIXED);
         let uffd = Userfaultfd::new(process.space(), UffdConfig::new()).unwrap();
