@@ -34,6 +34,9 @@ pub struct Reclaim;
 
 /// Sizes of memory of a full run and of a quick run, in bytes.
 const MEMORY: [u64; 2] = [64 << 20, 16 << 20];
+/// Size of the smallest memory, in bytes. Each CPU keeps some free frames for itself, and a reader may keep the
+/// frames of a request.
+const LEAST_MEMORY: u64 = 8 << 20;
 /// Number of threads that read.
 const READERS: usize = 4;
 /// Numbers of the threads that are not readers.
@@ -126,7 +129,7 @@ impl Experiment for Reclaim {
 
 /// Returns the size of memory in bytes.
 fn memory(scale: &Scale) -> u64 {
-    scale.size(MEMORY[0], MEMORY[1])
+    scale.size(MEMORY[0], MEMORY[1]).max(LEAST_MEMORY)
 }
 
 /// Returns the approximate time of a turn with readers, in seconds.
