@@ -98,14 +98,24 @@ fn policies_keep_the_frequent_pages_of_a_zipf_distribution() {
     let (pages, hot) = (512, 32);
     let accesses = zipf(pages, 20_000);
     let reference = lru_misses(&accesses);
+    let hot_pages: Vec<u64> = (0..hot).map(|rank| page_of_rank(rank, pages)).collect();
     for policy in POLICIES {
         let mut caches = Caches::new(policy, &[pages]);
-        accesses.iter().for_each(|page| _ = caches.read(*page));
-        let kept = (0..hot).filter(|rank| caches.has((0, page_of_rank(*rank, pages)))).count();
+        // Which pages are there at one moment depends on the place of the hand, so the accesses count.
+        let (mut found, mut all) = (0, 0);
+        for (n, page) in accesses.iter().enumerate() {
+            let hit = caches.read(*page);
+            if n >= accesses.len() / 2 && hot_pages.contains(&page.1) {
+                all += 1;
+                found += u64::from(hit);
+            }
+        }
         let misses = caches.end();
-        println!("zipf, {policy:?}: {misses} misses, LRU {reference}; {kept} of {hot} hot pages kept");
+        println!(
+            "zipf, {policy:?}: {misses} misses, LRU {reference}; {found} of {all} accesses of hot pages hit"
+        );
         assert!(misses * 100 <= reference * 115, "{policy:?}: {misses} misses, LRU {reference}");
-        assert!(kept * 100 >= 90 * hot as usize, "{policy:?}: {kept} of {hot} hot pages");
+        assert!(found * 100 >= 90 * all, "{policy:?}: {found} of {all} accesses of hot pages hit");
     }
 }
 
