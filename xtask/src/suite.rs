@@ -264,8 +264,7 @@ pub const SIM: &[Suite] = &[Suite {
 }];
 
 /// The engine's tests on the format that differs most from x86-64: few levels, without hardware bits.
-pub const FORMATS: &[Suite] =
-    &[engine_on("page tables of RISC-V: the engine on Sv39 with Svade", "sv39")];
+pub const FORMATS: &[Suite] = &[engine_on("page tables of RISC-V: the engine on Sv39 with Svade", "sv39")];
 
 /// The engine's tests on the other formats.
 pub const OTHER_FORMATS: &[Suite] = &[

@@ -8,7 +8,8 @@ use crate::{Pfn, engine::Engine, platform::Platform};
 use core::{fmt, ops::Range};
 use freehold_vmspace::{RssKind, UserRange, VmSpace, frame::age::Glance};
 
-/// Default of [`ReclaimRequest::visits`], as a multiple of the frames of memory.
+/// Default of [`ReclaimRequest::visits`], as a multiple of the frames of memory. A call with a larger limit
+/// also ends if it has visited so many frames since the last page that became free.
 const MOST_VISITS: u64 = 12;
 /// A call ends if it has visited memory this many times without a test of a page. A policy may need a few
 /// visits to find the pages to test.
@@ -29,9 +30,10 @@ const IDLE_VISITS: u64 = 3;
 pub struct ReclaimRequest<'r> {
     /// The number of pages after which the call ends.
     pub target: u64,
-    /// Maximum number of frames that the call visits. By default twelve times the frames of memory, because
-    /// a policy may need several visits of a page before it evicts the page. A call also ends when it has
-    /// visited memory once without finding a page, or three times without finding a page to test.
+    /// Maximum number of frames that the call visits. By default twelve times the frames of memory, because a
+    /// policy may need several visits of a page before it evicts the page. A call also ends when it has
+    /// visited memory once without finding a page, three times without finding a page to test, or twelve
+    /// times without a page that goes.
     pub visits: Option<u64>,
     /// Chooses the frames to consider, for example those of a group that has reached its limit. All by
     /// default. Called with the number of a frame that holds a page, in context L of the
@@ -130,6 +132,7 @@ impl<P: Platform> Engine<P> {
             most,
             last_found: 0,
             last_test: 0,
+            last_gone: (0, 0),
             found: Population::default(),
             evictor: Evictor::new(self),
         };
@@ -157,6 +160,9 @@ struct Sweep<'s, P: Platform> {
     last_found: u64,
     /// Number of visited frames at the last test of a page.
     last_test: u64,
+    /// Number of pages that are free or about to be free, and the number of visited frames when it became so
+    /// large.
+    last_gone: (u64, u64),
     /// The pages of the chunk that stay.
     found: Population,
     evictor: Evictor<'s, P>,
@@ -169,11 +175,17 @@ impl<P: Platform> Sweep<'_, P> {
             || self.reclaimed.visited >= self.most
     }
 
-    /// Returns true if more visits are useless: a whole visit of `all` frames has found no page, or some
-    /// visits have found no page to test.
-    fn is_idle(&self, all: u64) -> bool {
+    /// Returns true if more visits are useless: a whole visit of `all` frames has found no page, some visits
+    /// have found no page to test, or many visits have tested pages of which none can go.
+    fn is_idle(&mut self, all: u64) -> bool {
         let visited = self.reclaimed.visited;
-        visited - self.last_found > all || visited - self.last_test > IDLE_VISITS * all
+        let gone = self.reclaimed.freed + self.reclaimed.writing + self.evictor.pending();
+        if gone > self.last_gone.0 {
+            self.last_gone = (gone, visited);
+        }
+        visited - self.last_found > all
+            || visited - self.last_test > IDLE_VISITS * all
+            || visited - self.last_gone.1 > MOST_VISITS * all
     }
 
     /// Visits frames until the request is fulfilled. Returns the rest of the frames.

@@ -300,6 +300,20 @@ fn droppable_memory_goes() {
     });
 }
 
+/// The policy tests pages again and again, and none of them can go. Without an end, the call would use all of
+/// its visits.
+#[test]
+fn call_ends_although_no_page_can_go() {
+    with_each(|world| {
+        let (file, process) = (world.file(8), world.process(Locking::default()));
+        let at = process.mmap(0, 8 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        process.mlock(at, 8 * PAGE).unwrap();
+        let reclaimed = world.engine().reclaim(&ReclaimRequest::pages(1).visits(u64::MAX));
+        assert_eq!((reclaimed.freed, file.mapping().present_pages()), (0, 8));
+        drop((process, file));
+    });
+}
+
 #[test]
 fn locked_pages_stay() {
     with_each(|world| {

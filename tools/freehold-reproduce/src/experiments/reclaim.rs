@@ -34,8 +34,8 @@ pub struct Reclaim;
 
 /// Sizes of memory of a full run and of a quick run, in bytes.
 const MEMORY: [u64; 2] = [64 << 20, 16 << 20];
-/// Size of the smallest memory, in bytes. Each CPU keeps some free frames for itself, and a reader may keep the
-/// frames of a request.
+/// Size of the smallest memory, in bytes. Each CPU keeps some free frames for itself, and a reader may keep
+/// the frames of a request.
 const LEAST_MEMORY: u64 = 8 << 20;
 /// Number of threads that read.
 const READERS: usize = 4;
