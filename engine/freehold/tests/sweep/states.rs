@@ -32,6 +32,8 @@ pub struct State {
     /// Features of the scene's userfaultfd if the memory is registered with it. Another thread then serves
     /// the pager's messages.
     pub features: Option<Features>,
+    /// Takes long to build. `retried.rs` makes only a part of the operations, also in a full run.
+    pub is_slow: bool,
     /// Fills the range of a scene.
     pub build: fn(&mut Scene),
 }
@@ -41,7 +43,7 @@ const PART: u64 = HUGE / 4;
 
 /// Returns a kind of memory with small pages that no pager serves.
 const fn state(name: &'static str, build: fn(&mut Scene)) -> State {
-    State { name, unit: PAGE, world: small, features: None, build }
+    State { name, unit: PAGE, world: small, features: None, is_slow: false, build }
 }
 
 /// Returns a kind of memory that is registered with a userfaultfd.
@@ -114,9 +116,10 @@ pub const STATES: &[State] = &[
         memory(s);
         forked(s);
     }),
-    State { world: swapping, ..state("memory that was swapped out", swapped) },
+    State { world: swapping, is_slow: true, ..state("memory that was swapped out", swapped) },
     State {
         world: swapping,
+        is_slow: true,
         ..state("memory that was swapped out, shared with a child", |s| {
             swapped(s);
             forked(s);
