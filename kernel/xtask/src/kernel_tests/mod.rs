@@ -369,7 +369,7 @@ impl Options {
 impl Test {
     /// Returns the time limit.
     fn limit(&self) -> Duration {
-        Duration::from_secs(self.limit.unwrap_or(60))
+        Duration::from_secs(self.limit.unwrap_or(240))
     }
 
     /// Builds the test's programs and packs its files.

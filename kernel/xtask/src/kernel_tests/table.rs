@@ -88,7 +88,7 @@ pub struct Test {
     pub irq_off_limit: Option<u64>,
     /// Size of memory; 512M by default.
     pub memory: Option<String>,
-    /// Time limit in seconds; 60 by default.
+    /// Time limit in seconds, for a test that hangs; 240 by default.
     pub limit: Option<u64>,
     /// When the test runs.
     pub effort: Effort,
