@@ -535,7 +535,9 @@ fn settle<P: Platform>(
     // reference to the space. No walk of the reverse map reaches the VMAs any more.
     unsafe { space.vm.unlink_tables(span.va(), free, &mut gather) };
     gather.finish();
-    // A finished gather has nothing to drop. A drop would look for pending work once more.
+    // A finished gather has nothing to drop, but its drop would look for pending work. A build without
+    // optimisation would copy the gather here, which needs 4 KiB of stack.
+    #[cfg(not(debug_assertions))]
     core::mem::forget(gather);
 }
 
