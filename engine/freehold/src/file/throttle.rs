@@ -2,9 +2,10 @@
 //!
 //! If programs change pages faster than the storage takes them, memory fills with pages that cannot be
 //! dropped. A file with [`Config::dirty_limit`](crate::engine::Config::dirty_limit) pages that are dirty or
-//! being written is *full*. While it is full, a task that wants to change a clean page writes some pages back
-//! itself, and then waits until a write ends. Readers never wait, and neither do changes of pages that are
-//! dirty already.
+//! being written is *full*. A task that wants to change a clean page of a full file writes some pages back
+//! itself, and then waits until the file has *room*: a quarter of the limit. Without the difference between
+//! full and room, each write of a page that ends would let one page become dirty, and requests to write would
+//! have one page each. Readers never wait, and neither do changes of pages that are dirty already.
 //!
 //! | event | count |
 //! | --- | --- |
@@ -65,6 +66,13 @@ impl Throttle {
         self.limit != u64::MAX && self.pages.load(Relaxed) >= self.limit
     }
 
+    /// Returns true if a task that found the file full may go on.
+    #[inline]
+    fn has_room(&self) -> bool {
+        // Relaxed: as in `is_full`.
+        self.pages.load(Relaxed) <= self.limit - self.batch()
+    }
+
     /// Returns the number of pages that a task makes dirty, or writes back, between two looks at the count.
     pub fn batch(&self) -> u64 {
         self.limit.div_ceil(4)
@@ -113,8 +121,8 @@ impl Throttle {
         self.ended.load(Acquire)
     }
 
-    /// Sleeps until a write ends or a removal that holds writes back, unless the file is not full. Returns at
-    /// once if `ended` is not `seen` any more.
+    /// Sleeps until a write ends or a removal that holds writes back, unless the file has room. Returns at once
+    /// if `ended` is not `seen` any more.
     ///
     /// # Errors
     ///
@@ -123,14 +131,14 @@ impl Throttle {
         self.sleepers.fetch_add(1, Relaxed);
         // Pairs with the fences in `subtract` and `end_hold`; see the module.
         fence(SeqCst);
-        let waited = if self.is_full() { H::wait_killable(&self.ended, seen) } else { Ok(()) };
+        let waited = if !self.has_room() { H::wait_killable(&self.ended, seen) } else { Ok(()) };
         self.sleepers.fetch_sub(1, Relaxed);
         waited
     }
 }
 
 impl<P: Platform> Mapping<P> {
-    /// Waits until the file is not full, and writes dirty pages back for this purpose.
+    /// Waits until a full file has room, and writes dirty pages back for this purpose.
     ///
     /// # Errors
     ///
@@ -140,8 +148,11 @@ impl<P: Platform> Mapping<P> {
     ///
     /// The locks of [`write_back`](Self::write_back). The caller holds no lock.
     pub(super) fn throttle(&self) -> Result<(), FillError> {
+        if !self.dirty.throttle.is_full() {
+            return Ok(());
+        }
         let mut rounds = Rounds::new();
-        while self.dirty.throttle.is_full() {
+        while !self.dirty.throttle.has_room() {
             rank::holds_none::<P>();
             let seen = self.dirty.throttle.seen();
             // If all pages are being written already, the end of any write makes room. If a removal holds

@@ -24,9 +24,9 @@ fn full(limit: u64) -> Arc<Throttle> {
     Arc::new(throttle)
 }
 
-/// Waits until the file is not full.
+/// Waits until the file has room.
 fn wait_for_room(throttle: &Throttle) -> Result<(), Killed> {
-    while throttle.is_full() {
+    while !throttle.has_room() {
         throttle.wait::<LoomHost>(throttle.seen())?;
     }
     Ok(())
@@ -62,6 +62,21 @@ fn end_of_one_write_wakes_every_task_that_waits_for_room() {
         assert_eq!(wait_for_room(&throttle), Ok(()));
         writer.join().unwrap();
         assert_eq!(waiter.join().unwrap(), Ok(()));
+    });
+}
+
+/// One write that ends makes no room in a file with a larger limit: a quarter of the limit does.
+#[test]
+fn task_waits_for_a_quarter_of_the_limit() {
+    model(|| {
+        let throttle = full(8);
+        let writer = {
+            let throttle = throttle.clone();
+            thread::spawn(move || (0..2).for_each(|_| throttle.subtract::<LoomHost>(1)))
+        };
+        assert_eq!(wait_for_room(&throttle), Ok(()));
+        assert_eq!(throttle.pages.load(Relaxed), 6);
+        writer.join().unwrap();
     });
 }
 
