@@ -81,6 +81,24 @@ impl<P: Platform> VmSpace<P> {
         gather.finish();
         next
     }
+
+    /// Appends the frames of the anonymous pages in `range` that no other entry maps to `pfns`, in ascending
+    /// order of their addresses. Returns the address at which to continue: the end of the range, or the first
+    /// page for which `pfns` had no room. A page may go elsewhere as soon as the walk has left its table.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`zap`](Self::zap).
+    pub fn unshared_pages<const PAGES: usize>(
+        &self,
+        range: UserRange,
+        pfns: &mut ArrayVec<Pfn, PAGES>,
+    ) -> u64 {
+        let mut finder = UnsharedFinder { vm: self, pfns, next: range.end() };
+        let walked = self.walk(range.va(), &mut finder);
+        debug_assert!(matches!(walked, Ok(Walked::All | Walked::Stopped(_))), "no page is split");
+        finder.next
+    }
 }
 
 /// Returns the addresses of the pages of a part of a table.
@@ -249,5 +267,48 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for CachedEvictor<'_,
 
     fn large(&mut self, _: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         ControlFlow::Continue(())
+    }
+}
+
+/// A visitor that finds the anonymous pages that no other entry maps.
+struct UnsharedFinder<'r, 'v, P: Platform, const PAGES: usize> {
+    vm: &'v VmSpace<P>,
+    pfns: &'r mut ArrayVec<Pfn, PAGES>,
+    /// The address at which to continue.
+    next: u64,
+}
+
+impl<P: Platform, const PAGES: usize> UnsharedFinder<'_, '_, P, PAGES> {
+    /// Adds the page that an entry of `level` maps at `address`, if it qualifies. Ends the walk if there is
+    /// no room.
+    fn add(&mut self, pte: Pte<P::Format>, level: Level, address: VirtAddr) -> ControlFlow<()> {
+        let Kind::Leaf { pfn, flags } = pte.kind(level) else { return ControlFlow::Continue(()) };
+        let pfn = pfn.add(address.frame_in_leaf(level));
+        if flags.contains(PteFlags::SPECIAL) {
+            return ControlFlow::Continue(());
+        }
+        let frame = self.vm.platform().frame(pfn);
+        if !frame.is_anon() || frame.maps() != 1 {
+            return ControlFlow::Continue(());
+        }
+        match self.pfns.try_push(pfn) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => {
+                self.next = address.get();
+                ControlFlow::Break(())
+            }
+        }
+    }
+}
+
+impl<P: Platform, const PAGES: usize> Visitor<P::Format, P> for UnsharedFinder<'_, '_, P, PAGES> {
+    const LARGE: LargeLeafPolicy = LargeLeafPolicy::Visit;
+
+    fn table(&mut self, table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        pages(range).try_for_each(|address| self.add(table.get(address), Level::Pte, address))
+    }
+
+    fn large(&mut self, leaf: LeafGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
+        pages(range).try_for_each(|address| self.add(leaf.pte(), leaf.level(), address))
     }
 }

@@ -211,6 +211,27 @@ impl<P: Platform> Engine<P> {
         }
         reclaimed
     }
+
+    /// Swaps out the anonymous pages in these frames that one entry maps, for MADV_PAGEOUT. Pages that are in
+    /// use stay.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`reclaim`](Self::reclaim). The caller holds no lock.
+    pub(crate) fn swap_out_unshared(&self, pages: &[Pfn]) {
+        let (mut evictor, mut reclaimed) = (Evictor::new(self), Reclaimed::default());
+        for pfn in pages {
+            if let Some(page) = self.page_if_free(*pfn)
+                && page.level() == Level::Pte
+                && page.frame().is_anon()
+                && page.frame().maps() == 1
+            {
+                evictor.evict_anon(page, &mut reclaimed);
+            }
+        }
+        evictor.flush_swapped(&mut reclaimed);
+        self.files().reclaim.add_evicted(reclaimed.freed);
+    }
 }
 
 /// Returns true if an unmapped page may have contents that the backing store of its file lacks.

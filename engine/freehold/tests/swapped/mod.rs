@@ -9,6 +9,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `out.rs` | which pages go, and how |
+//! | `advice.rs` | MADV_PAGEOUT |
 //! | `back.rs` | faults: reads, waits, failures, exclusive and shared pages |
 //! | `calls.rs` | calls on swapped memory: fork, mprotect, mremap, munmap, guards, userfaultfd and others |
 //! | `off.rs` | swapoff |
@@ -16,6 +17,7 @@
 //! | `short.rs` | allocation failures |
 //! | `random.rs` | random calls, compared with a copy of the memory |
 
+mod advice;
 mod back;
 mod calls;
 mod off;

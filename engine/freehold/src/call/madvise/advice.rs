@@ -85,10 +85,11 @@ advice! {
     KeepOnFork = 19,
     /// MADV_COLD: the range is not needed soon. Clears the accessed bit of pages that only one entry maps.
     Cold = 20,
-    /// MADV_PAGEOUT: the range is not needed now. Takes away the pages that only one entry maps and that are
-    /// not lost: pages freed by `Free` and not written since, pages of droppable memory, and pages of files
-    /// that [show their cache](crate::file::FileAccess::shows_cache). Written pages of a file, and pages of
-    /// shared memory, are unmapped and stay in the cache. All other pages stay, because there is no swap.
+    /// MADV_PAGEOUT: the range is not needed now. Takes away the pages that only one entry maps: pages freed
+    /// by `Free` and not written since, pages of droppable memory, other anonymous pages if there is a
+    /// [swap device](crate::swap), and pages of files that
+    /// [show their cache](crate::file::FileAccess::shows_cache). Written pages of a file, and pages of shared
+    /// memory, are unmapped and stay in the cache. Private copies of pages of files stay.
     PageOut = 21,
     /// MADV_POPULATE_READ: faults in all pages for reading.
     PopulateRead = 22,

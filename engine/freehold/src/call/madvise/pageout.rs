@@ -1,13 +1,15 @@
 //! MADV_PAGEOUT, and the removal of discardable pages for an embedder that is short of memory.
 //!
-//! There is no swap, so only three kinds of pages can be taken away: pages that MADV_FREE freed and the
-//! program has not written since, pages of droppable memory, and pages of files. The first two kinds are
-//! *discardable*: the next read finds zeroes. A page of a file is unmapped. It leaves the cache if the
-//! backing store has the same contents. Otherwise a write begins, and the page goes in a later call. As on
-//! Linux, pages that more than one entry maps stay.
+//! Four kinds of pages can be taken away. Pages that MADV_FREE freed and the program has not written since,
+//! and pages of droppable memory, are *discardable*: the next read finds zeroes. Other pages of anonymous
+//! memory are swapped out, if there is a swap device. A page of a file is unmapped. It leaves the cache if
+//! the backing store has the same contents. Otherwise a write begins, and the page goes in a later call. As
+//! on Linux, pages that more than one entry maps stay.
 //!
 //! `freehold-vmspace/src/evict.rs` checks and removes entries under the lock of their table. Reclaim then
-//! takes the unmapped pages of files away (`reclaim/evict.rs`), while no lock of the address space is held.
+//! takes the unmapped pages of files away, and swaps anonymous pages out (`reclaim/evict.rs`), while no lock
+//! of the address space is held. Reclaim finds a page by its frame. If the program has freed the frame in
+//! between, the page that is there now may be swapped out instead.
 //! As on Linux, the cache of a file stays unchanged unless the program owns the file or may write to it
 //! ([`FileAccess::shows_cache`](crate::file::FileAccess::shows_cache)). `tests/pageout.rs` has the tests.
 
@@ -16,6 +18,7 @@ use super::{
     pages::may_advise,
 };
 use crate::{
+    Pfn,
     error::MadviseError,
     file::Object,
     platform::Platform,
@@ -32,6 +35,14 @@ const RUNS: usize = if CHECKED { 2 } else { 64 };
 /// Maximum number of bytes of file pages that are unmapped in one hold of the lock.
 const FILE_BYTES: u64 = if CHECKED { 4 * PAGE_SIZE } else { 32 << 20 };
 
+/// Maximum number of pages that are swapped out after one hold of the lock.
+const SWAPPED: usize = if CHECKED { 2 } else { 32 };
+
+/// Returns true if pages of the VMA can be swapped out.
+fn may_swap<P: Platform>(vma: &Vma<P>) -> bool {
+    vma.is_anonymous() && !vma.flags().intersects(VmFlags::LOCKED | VmFlags::DROPPABLE)
+}
+
 impl<P: Platform> AddressSpace<P> {
     /// Applies MADV_PAGEOUT to the VMAs in `range`, one part after the other. The mmap lock is held for one
     /// part at a time. Each part is looked up again, and no earlier result is used again (hazard C-69).
@@ -47,8 +58,15 @@ impl<P: Platform> AddressSpace<P> {
             no_holes &= part.start() == range.start();
             may_advise(self.platform(), vma, Advice::PageOut)?;
             let Object::File(file) = vma.object() else {
-                self.discard_unneeded(vma, part);
-                range = range.with_start(part.end());
+                let mut pages = ArrayVec::<Pfn, SWAPPED>::new();
+                let next = match self.engine.swap().has_open_device() && may_swap(vma) {
+                    true => self.vm.unshared_pages(part, &mut pages),
+                    false => part.end(),
+                };
+                self.discard_unneeded(vma, part.with_end(next));
+                range = range.with_start(next);
+                drop(guard);
+                self.engine.swap_out_unshared(&pages);
                 continue;
             };
             let mapping = file.mapping();
