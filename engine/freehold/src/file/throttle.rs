@@ -121,8 +121,8 @@ impl Throttle {
         self.ended.load(Acquire)
     }
 
-    /// Sleeps until a write ends or a removal that holds writes back, unless the file has room. Returns at once
-    /// if `ended` is not `seen` any more.
+    /// Sleeps until a write ends or a removal that holds writes back, unless the file has room. Returns at
+    /// once if `ended` is not `seen` any more.
     ///
     /// # Errors
     ///
