@@ -56,9 +56,23 @@ impl MigrationEntry {
 
 #[doc(hidden)]
 impl<P: Platform> VmSpace<P> {
-    /// Replaces the entry at `address` by a marker if the entry maps `pfn`.
+    /// Replaces the entry at `address` by a marker if the entry maps `pfn`. When this returns, no processor
+    /// uses the old entry.
     pub fn set_migration_entry(&self, address: VirtAddr, level: Level, pfn: Pfn) {
         let mut gather: VmGather<'_, _, 1> = self.gather(VaRange::entry(address, level));
+        self.gather_migration_entry(address, level, pfn, &mut gather);
+        gather.finish();
+    }
+
+    /// Does [`set_migration_entry`](Self::set_migration_entry), but leaves the flush to `gather`. Until then,
+    /// processors may use the old entry.
+    pub fn gather_migration_entry<const FRAMES: usize>(
+        &self,
+        address: VirtAddr,
+        level: Level,
+        pfn: Pfn,
+        gather: &mut VmGather<'_, P, FRAMES>,
+    ) {
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();
             let frame = self.platform().frame(pfn);
@@ -70,7 +84,7 @@ impl<P: Platform> VmSpace<P> {
             let uffd_wp = flags.contains(PteFlags::UFFD_WP);
             let soft_dirty = flags.contains(PteFlags::SOFT_DIRTY);
             let moving = MigrationEntry { pfn, write, exclusive, uffd_wp, soft_dirty };
-            let old = leaf.replace(moving.entry(), &mut gather);
+            let old = leaf.replace(moving.entry(), gather);
             if old.flags().contains(PteFlags::DIRTY) {
                 // The new entry may be clean. Without this mark, a page that was freed lazily and written
                 // afterwards would count as discardable.
@@ -83,7 +97,6 @@ impl<P: Platform> VmSpace<P> {
             // This is not the last reference: the caller keeps the page. The page still counts as resident.
             frame.put();
         });
-        gather.finish();
     }
 
     /// Replaces a marker for `pfn` by an entry for the frame `to`. `rights` is called under the table's lock,

@@ -1,9 +1,10 @@
 //! Unmapping a batch of pages with one flush for each address space: [`Flushes`].
 //!
-//! The removal of an entry requires a flush before the frame is released. A batch removes the entries of
-//! several pages first. The gather of each space keeps the references of the removed entries, and is finished
-//! at the end of the batch: it flushes the TLBs once, and then releases the frames. Until then each page has
-//! a reference, so it neither leaves its cache nor is it freed.
+//! The removal of an entry requires a flush before the frame is released, and before its contents are used. A
+//! batch first removes the entries of several pages of files, or replaces those of several anonymous pages by
+//! markers. The gather of each space keeps the references of the removed entries, and is finished at the end
+//! of the batch: it flushes the TLBs once, and then releases the frames. Until then each page has a
+//! reference, so it neither leaves its cache nor is it freed.
 //!
 //! A gather may be used only while the page tables of its space stay. The rmap locks of all pages of a batch
 //! are therefore held until its flushes have ended. They are taken by tries, so their order does not matter.
@@ -16,7 +17,7 @@ use crate::{
     Pfn, VirtAddr,
     platform::Platform,
     rmap::{
-        tree::{IMmap, RmapReadGuard, root::RmapRoot},
+        tree::{IMmap, RmapKind, RmapReadGuard, root::RmapRoot},
         walk::{AnyRmapRoot, Page},
     },
     vma::flags::VmFlags,
@@ -33,17 +34,16 @@ const SPACES: usize = if CHECKED { 2 } else { 8 };
 /// Number of visited entries after which a batch ends.
 const MOST_ENTRIES: u64 = if CHECKED { 2 } else { 1 << 10 };
 
-/// The home of pages of a file.
-type Home<P> = RmapRoot<P, IMmap>;
-
 /// The locks of the homes of a batch, held for reading.
-pub(super) struct Homes<'b, P: Platform>(ArrayVec<(&'b Home<P>, RmapReadGuard<'b, P, IMmap>), BATCH>);
+pub(super) struct Homes<'b, P: Platform, W: RmapKind>(ArrayVec<LockedHome<'b, P, W>, BATCH>);
 
-impl<'b, P: Platform> Homes<'b, P> {
-    /// Locks the homes of these pages of files, except those whose locks are taken.
-    pub fn try_lock(pages: impl Iterator<Item = &'b Page<'b, P>>) -> Self {
+type LockedHome<'b, P, W> = (&'b RmapRoot<P, W>, RmapReadGuard<'b, P, W>);
+
+impl<'b, P: Platform, W: RmapKind> Homes<'b, P, W> {
+    /// Locks these homes of at most [`BATCH`] pages, except those whose locks are taken.
+    pub fn try_lock(wanted: impl Iterator<Item = &'b RmapRoot<P, W>>) -> Self {
         let mut homes = Homes(ArrayVec::new());
-        for home in pages.filter_map(home_of) {
+        for home in wanted {
             if homes.of(home).is_none()
                 && let Some(lookups) = home.try_read()
             {
@@ -54,13 +54,13 @@ impl<'b, P: Platform> Homes<'b, P> {
     }
 
     /// Returns the lock of a home, if it is held.
-    pub fn of(&self, home: &Home<P>) -> Option<&RmapReadGuard<'b, P, IMmap>> {
+    pub fn of(&self, home: &RmapRoot<P, W>) -> Option<&RmapReadGuard<'b, P, W>> {
         self.0.iter().find(|(locked, _)| core::ptr::eq(*locked, home)).map(|(_, lookups)| lookups)
     }
 }
 
 /// Returns the home of a page of a file.
-pub(super) fn home_of<'b, P: Platform>(page: &'b Page<'_, P>) -> Option<&'b Home<P>> {
+pub(super) fn home_of<'b, P: Platform>(page: &'b Page<'_, P>) -> Option<&'b RmapRoot<P, IMmap>> {
     match page.home() {
         AnyRmapRoot::File(home) => Some(home),
         AnyRmapRoot::Anon(_) => None,
@@ -112,6 +112,16 @@ impl<'h, P: Platform> Flushes<'h, P> {
                 vm.gather_entry(address, Level::Pte, pfn, Pte::NONE, gather);
             }
             None => _ = vm.take_entry(address, Level::Pte, pfn, Pte::NONE),
+        }
+    }
+
+    /// Replaces the entry at `address` by a migration marker if it maps `pfn`. See
+    /// [`VmSpace::set_migration_entry`].
+    pub fn mark(&mut self, vm: &'h VmSpace<P>, address: VirtAddr, pfn: Pfn) {
+        self.entries += 1;
+        match self.gather_of(vm) {
+            Some(gather) => vm.gather_migration_entry(address, Level::Pte, pfn, gather),
+            None => vm.set_migration_entry(address, Level::Pte, pfn),
         }
     }
 

@@ -11,7 +11,8 @@
 //!
 //! Consecutive pages of a file are dropped together. Every step checks under its own lock that the page is
 //! still in the frame and may go. A task that begins to use the page between two steps keeps it. An anonymous
-//! page is not collected in this batch: it goes at once, is swapped out (`swap_out.rs`), or stays.
+//! page goes at once, if its contents are not needed, or is collected in a batch of its own, which is swapped
+//! out (`swap_out.rs`).
 
 use super::{
     batch::{BATCH, Flushes, Homes, home_of},
@@ -58,19 +59,22 @@ pub(super) struct GivenUp {
 /// Evicts pages, and collects pages of files to unmap them together.
 pub(super) struct Evictor<'e, P: Platform> {
     engine: &'e Engine<P>,
-    /// The pages of the batch, with references.
+    /// The pages of files of the batch, with references.
     batch: ArrayVec<(Page<'e, P>, GivenUp), BATCH>,
+    /// The anonymous pages that are swapped out next, with references.
+    anon: (ArrayVec<Page<'e, P>, BATCH>, ArrayVec<GivenUp, BATCH>),
     swapper: Swapper<'e, P>,
 }
 
 impl<'e, P: Platform> Evictor<'e, P> {
     pub fn new(engine: &'e Engine<P>) -> Self {
-        Evictor { engine, batch: ArrayVec::new(), swapper: Swapper::new(engine) }
+        let anon = (ArrayVec::new(), ArrayVec::new());
+        Evictor { engine, batch: ArrayVec::new(), anon, swapper: Swapper::new(engine) }
     }
 
     /// Returns the number of pages in the batch, and of those whose write to a swap device has not ended.
     pub fn pending(&self) -> u64 {
-        self.batch.len() as u64 + self.swapper.pending()
+        (self.batch.len() + self.anon.0.len()) as u64 + self.swapper.pending()
     }
 
     /// Returns true if anonymous pages may be swapped out.
@@ -80,7 +84,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     /// Returns true if the batch has no room for another page.
     pub fn is_full(&self) -> bool {
-        self.batch.is_full()
+        self.batch.is_full() || self.anon.0.is_full()
     }
 
     /// Takes the page away, or adds it to the batch, if it can go. The batch has room.
@@ -95,14 +99,14 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     fn evict_page(&mut self, found: Page<'e, P>, page: GivenUp, reclaimed: &mut Reclaimed) -> Evicted {
         if found.frame().is_anon() {
-            return self.evict_anon(found, reclaimed);
+            return self.evict_anon(found, page, reclaimed);
         }
         self.batch.push((found, page));
         Evicted::Collected
     }
 
-    /// Frees an anonymous page whose contents are not needed, or swaps it out.
-    fn evict_anon(&mut self, page: Page<'_, P>, reclaimed: &mut Reclaimed) -> Evicted {
+    /// Frees an anonymous page whose contents are not needed, or adds it to the batch.
+    fn evict_anon(&mut self, page: Page<'e, P>, given_up: GivenUp, reclaimed: &mut Reclaimed) -> Evicted {
         let (pfn, engine) = (page.pfn(), self.engine);
         let mut page = Some(page);
         if engine.platform().frame(pfn).is_lazily_freed() || engine.files().reclaim.has_droppable() {
@@ -115,21 +119,34 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if !self.swapper.has_room() {
             return Evicted::Kept;
         }
-        if self.swapper.must_flush() {
-            drop(page.take());
-            self.flush_swapped(reclaimed);
-        }
         let Some(page) = page.or_else(|| engine.page_if_free(pfn)) else { return Evicted::Kept };
         if !page.frame().is_anon() || page.level() != Level::Pte {
             return Evicted::Kept;
         }
-        match self.swapper.swap_out(page) {
-            Fate::Cached => Evicted::Writing,
-            Fate::Gone => {
-                reclaimed.freed += 1;
-                Evicted::Gone
+        self.anon.0.push(page);
+        self.anon.1.push(given_up);
+        Evicted::Collected
+    }
+
+    /// Swaps the anonymous pages of the batch out. Calls `stays` for each page that is still in its frame.
+    fn swap_batch(&mut self, reclaimed: &mut Reclaimed, stays: &mut impl FnMut(GivenUp, Evicted)) {
+        if self.anon.0.is_empty() {
+            return;
+        }
+        if self.swapper.must_flush() {
+            self.flush_swapped(reclaimed);
+        }
+        let fates = self.swapper.swap_out(&self.anon.0);
+        self.anon.0.clear();
+        for (page, fate) in self.anon.1.drain(..).zip(fates) {
+            match fate {
+                Fate::Cached => stays(page, Evicted::Writing),
+                Fate::Gone => reclaimed.freed += 1,
+                Fate::Stays => {
+                    reclaimed.kept += 1;
+                    stays(page, Evicted::Kept);
+                }
             }
-            Fate::Stays => Evicted::Kept,
         }
     }
 
@@ -143,6 +160,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     /// Takes the pages of the batch away, if they can go. Calls `stays` for each page that stays.
     pub fn finish_batch(&mut self, reclaimed: &mut Reclaimed, mut stays: impl FnMut(GivenUp, Evicted)) {
+        self.swap_batch(reclaimed, &mut stays);
         while !self.batch.is_empty() {
             let mut clean = ArrayVec::<_, BATCH>::new();
             for (page, file) in self.unmap_some() {
@@ -167,7 +185,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
     /// reference of this task.
     fn unmap_some(&mut self) -> ArrayVec<(GivenUp, Option<Unmapped<P>>), BATCH> {
         let mut unmapped = ArrayVec::new();
-        let homes = Homes::try_lock(self.batch.iter().map(|(page, _)| page));
+        let homes = Homes::try_lock(self.batch.iter().filter_map(|(page, _)| home_of(page)));
         let mut flushes = Flushes::new();
         for (page, given_up) in &self.batch {
             if flushes.is_full() {
@@ -226,9 +244,15 @@ impl<P: Platform> Engine<P> {
                 && page.frame().is_anon()
                 && page.frame().maps() == 1
             {
-                evictor.evict_anon(page, &mut reclaimed);
+                let given_up = GivenUp { pfn: *pfn, kind: PageKind::Anonymous, age: Age::NEW };
+                if evictor.evict_anon(page, given_up, &mut reclaimed) == Evicted::Collected
+                    && evictor.is_full()
+                {
+                    evictor.finish_batch(&mut reclaimed, |_, _| ());
+                }
             }
         }
+        evictor.finish_batch(&mut reclaimed, |_, _| ());
         evictor.flush_swapped(&mut reclaimed);
         self.files().reclaim.add_evicted(reclaimed.freed);
     }

@@ -25,7 +25,7 @@
 //!
 //! | step | under | undone by |
 //! | --- | --- | --- |
-//! | 1. each leaf becomes a migration marker, and is flushed | the frame's lock; the home's lock for reading; the table's lock | the markers become leaves |
+//! | 1. each leaf becomes a migration marker. When this is done for all pages of a batch, each space is flushed (`batch.rs`) | the frame's lock; the home's lock for reading; the table's lock | the markers become leaves |
 //! | 2. there is no other reference: pins, transfers and forks in progress keep the page | the same | the same |
 //! | 3. a page of zeroes: the markers become entries of the zero page. The page is gone | the same | |
 //! | 4. `insert`: the frame enters the swap cache; this task has the count of the slot | the same | the same |
@@ -38,6 +38,9 @@
 //! also if faults, munmap or exit take all entries: a page that was never written must not be *stored*.
 //! After step 5, no TLB has an entry that allows stores, and step 6 relies on that.
 //!
+//! The locks of all pages of a batch are held from step 1 to step 5. They are taken by tries, so their order
+//! does not matter.
+//!
 //! The walks of the steps 1 and 5 happen under one hold of the home's lock, so they visit the same VMAs. A
 //! fork that copies a marker or a swap entry in between has linked its VMA before, behind that of the parent,
 //! so the second walk visits the copy after the original (`rmap/migrate.rs`).
@@ -45,21 +48,22 @@
 //! Pages of locked memory and of droppable memory stay, and so do private copies of pages of files, because
 //! probes search them. `tests/swapped/` and `shuttle_engine/swapped.rs` test this file.
 
+use super::batch::{BATCH, Flushes, Homes};
 use crate::{
     PAGE_SIZE, Pfn, VirtAddr,
     engine::Engine,
-    file::request::MAX_PAGES,
     platform::Platform,
-    rmap::walk::{AnyRmapRoot, Page},
+    rmap::{
+        tree::{AnonPages, RmapReadGuard, root::RmapRoot},
+        walk::{AnyRmapRoot, Page},
+    },
     swap::{Shadow, SlotRun, SwapEntry, SwapWrite},
     vma::flags::{VmFlags, pte_flags::vma_pte_flags},
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Level;
+use freehold_sync::WordGuard;
 use freehold_vmspace::PageRange;
-
-/// Number of pages that are written together.
-const BATCH: usize = MAX_PAGES;
 
 /// The fate of a page.
 pub(super) enum Fate {
@@ -109,27 +113,35 @@ impl<'e, P: Platform> Swapper<'e, P> {
         self.out.len() as u64 + self.writing
     }
 
-    /// Returns true if [`flush`](Self::flush) must be called before the next page.
+    /// Returns true if [`flush`](Self::flush) must be called before the next pages.
     pub fn must_flush(&self) -> bool {
-        self.out.is_full()
+        !self.out.is_empty()
     }
 
-    /// Takes an anonymous page away from all page tables, unless it is in use. The caller holds no lock, and
-    /// has flushed if that was necessary.
-    pub fn swap_out(&mut self, page: Page<'_, P>) -> Fate {
-        if self.slots.as_ref().is_none_or(SlotRun::is_empty) && !self.is_full {
-            self.slots = self.engine.swap().allocate(BATCH as u32).ok();
-            self.is_full = self.slots.is_none();
-        }
-        let Some(slots) = &mut self.slots else { return Fate::Stays };
-        match unmap(self.engine, &page, slots) {
-            Some(Unmapped::Swapped(entry)) => {
-                self.out.push(entry);
-                Fate::Cached
+    /// Takes anonymous pages, at most [`BATCH`], away from all page tables, unless they are in use. Returns
+    /// the fate of each page. The caller holds no lock, and has flushed if that was necessary.
+    pub fn swap_out(&mut self, pages: &[Page<'_, P>]) -> ArrayVec<Fate, BATCH> {
+        let mut fates = ArrayVec::new();
+        while fates.len() < pages.len() {
+            if self.slots.as_ref().is_none_or(SlotRun::is_empty) && !self.is_full {
+                self.slots = self.engine.swap().allocate(BATCH as u32).ok();
+                self.is_full = self.slots.is_none();
             }
-            Some(Unmapped::Zeroes) => Fate::Gone,
-            None => Fate::Stays,
+            let Some(slots) = &mut self.slots else { break };
+            let rest = &pages[fates.len()..];
+            for unmapped in unmap_some(self.engine, &rest[..rest.len().min(slots.len() as usize)], slots) {
+                fates.push(match unmapped {
+                    Some(Unmapped::Swapped(entry)) => {
+                        self.out.push(entry);
+                        Fate::Cached
+                    }
+                    Some(Unmapped::Zeroes) => Fate::Gone,
+                    None => Fate::Stays,
+                });
+            }
         }
+        fates.extend(pages[fates.len()..].iter().map(|_| Fate::Stays));
+        fates
     }
 
     /// Writes the collected pages. The caller holds no lock.
@@ -183,16 +195,54 @@ enum Unmapped {
     Zeroes,
 }
 
-/// Does the steps 1 to 5. Returns `None` if the page stays.
-fn unmap<P: Platform>(engine: &Engine<P>, page: &Page<'_, P>, slots: &mut SlotRun<P>) -> Option<Unmapped> {
-    let AnyRmapRoot::Anon(home) = page.home() else { return None };
-    let (pfn, frame) = (page.pfn(), page.frame());
-    let _identity = page.try_lock()?;
-    let lookups = home.try_read()?;
+/// A page whose entries are markers.
+struct Marked<'m, 'b, P: Platform> {
+    page: &'m Page<'b, P>,
+    lookups: &'m RmapReadGuard<'b, P, AnonPages>,
+    /// The lock of the frame.
+    _identity: WordGuard<'m, P>,
+}
+
+/// Does the steps 1 to 5 for pages, for which there are slots. Stops after some pages if they have many
+/// entries. Returns a result for each page that was visited, which is `None` if the page stays.
+fn unmap_some<'b, P: Platform>(
+    engine: &Engine<P>,
+    pages: &'b [Page<'b, P>],
+    slots: &mut SlotRun<P>,
+) -> ArrayVec<Option<Unmapped>, BATCH> {
+    let homes = Homes::try_lock(pages.iter().filter_map(home_of));
+    let mut flushes = Flushes::new();
+    let mut marked = ArrayVec::<_, BATCH>::new();
+    for page in pages {
+        if flushes.is_full() {
+            break;
+        }
+        marked.push(mark(page, &homes, &mut flushes));
+    }
+    flushes.finish();
+    marked.into_iter().map(|marked| replace(engine, marked?, slots)).collect()
+}
+
+/// Returns the home of an anonymous page.
+fn home_of<'b, P: Platform>(page: &'b Page<'_, P>) -> Option<&'b RmapRoot<P, AnonPages>> {
+    match page.home() {
+        AnyRmapRoot::Anon(home) => Some(home),
+        AnyRmapRoot::File(_) => None,
+    }
+}
+
+/// Does step 1, without the flush. Returns `None` if the page stays.
+fn mark<'m, 'b, P: Platform>(
+    page: &'m Page<'b, P>,
+    homes: &'m Homes<'b, P, AnonPages>,
+    flushes: &mut Flushes<'m, P>,
+) -> Option<Marked<'m, 'b, P>> {
+    let identity = page.try_lock()?;
+    let lookups = homes.of(home_of(page)?)?;
     let places = || lookups.mappers(PageRange::one(page.index()));
-    let stays = VmFlags::LOCKED | VmFlags::DROPPABLE;
+    let (frame, stays) = (page.frame(), VmFlags::LOCKED | VmFlags::DROPPABLE);
     // A reference besides those of the entries and of this task: the page is pinned, in transfer, or in the
-    // swap cache. The exact check follows below; this one keeps pages in use mapped.
+    // swap cache. The exact check follows in `replace`; this one keeps pages in use mapped.
     if !page.is_at_home()
         || frame.refs() != frame.maps() + 1
         || places().any(|place| place.vma.flags().intersects(stays) || !place.vma.is_anonymous())
@@ -200,8 +250,19 @@ fn unmap<P: Platform>(engine: &Engine<P>, page: &Page<'_, P>, slots: &mut SlotRu
         return None;
     }
     for place in places() {
-        place.vm.set_migration_entry(VirtAddr::new(place.range.start()), Level::Pte, pfn);
+        flushes.mark(place.vm, VirtAddr::new(place.range.start()), page.pfn());
     }
+    Some(Marked { page, lookups, _identity: identity })
+}
+
+/// Does the steps 2 to 5. Returns `None` if the page stays.
+fn replace<P: Platform>(
+    engine: &Engine<P>,
+    marked: Marked<'_, '_, P>,
+    slots: &mut SlotRun<P>,
+) -> Option<Unmapped> {
+    let Marked { page, lookups, .. } = marked;
+    let (pfn, frame) = (page.pfn(), page.frame());
     // No task can take a new reference except through the reference of this task: the only entry that may be
     // left is that of a pinned page.
     let alone = frame.refs() == 1;
@@ -210,7 +271,7 @@ fn unmap<P: Platform>(engine: &Engine<P>, page: &Page<'_, P>, slots: &mut SlotRu
         true if is_zero(engine, pfn) => Some(Unmapped::Zeroes),
         true => slots.insert(pfn).map(Unmapped::Swapped),
     };
-    for place in places() {
+    for place in lookups.mappers(PageRange::one(page.index())) {
         let address = VirtAddr::new(place.range.start());
         // Called under the table's lock, as in `rmap/migrate.rs`. A page in the swap cache is never writable.
         let flags = || place.vma.flags();

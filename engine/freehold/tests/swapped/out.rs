@@ -154,6 +154,25 @@ fn failed_write_leaves_the_page_in_memory() {
 }
 
 #[test]
+fn batch_of_pages_needs_one_flush() {
+    let swapped = Swapped::new(64);
+    let processes = [(); 2].map(|()| swapped.process(Locking::default()));
+    let mut cpu = swapped.world.machine.cpu(0);
+    for process in &processes {
+        anon(process, BASE, 16);
+        fill(process, &mut cpu, BASE, 16, 1);
+    }
+    let before = swapped.world.machine.flushes();
+    assert_eq!(swapped.reclaim().freed, 32);
+    assert_eq!(swapped.world.machine.flushes() - before, 2);
+    for process in &processes {
+        assert_filled(process, &mut cpu, BASE, 16, 1);
+    }
+    drop((processes, cpu));
+    swapped.end();
+}
+
+#[test]
 fn parts_of_huge_pages_go() {
     let swapped = {
         let world = World::with(16 << 20, Config::new().huge_pages(freehold::engine::HugePages::Always));
