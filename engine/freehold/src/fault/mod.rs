@@ -46,6 +46,7 @@ mod shmem_mthp;
 mod special;
 mod stack;
 mod swap;
+mod swap_ahead;
 mod table;
 
 pub use outcome::{FaultError, Resolved, SegvCode, Signal};

@@ -14,8 +14,8 @@
 //! contents; the next store makes a copy (`cow.rs`).
 //!
 //! N tasks that need a page cause one read: the first one makes the slot *being read*, and the others wait. A
-//! failed read is an error for all of them, but only if the entry is still there. `resolve` in `mod.rs` calls
-//! this file. `tests/swapped/` and `shuttle_engine/swapped.rs` test it.
+//! failed read is an error for all of them, but only if the entry is still there. `swap_ahead.rs` reads more
+//! pages. `resolve` in `mod.rs` calls this file. `tests/swapped/` and `shuttle_engine/swapped.rs` test it.
 
 use super::{Access, FaultError, FaultOutcome, vma_pte_flags, written};
 use crate::{
@@ -87,10 +87,10 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Locks
     ///
-    /// None during a read. After a failed read, the VMA's lock or the mmap lock for reading. The caller holds
-    /// no lock.
+    /// None during a read. Before a read, and after a failed read, the VMA's lock or the mmap lock for
+    /// reading. The caller holds no lock.
     pub(crate) fn swap_in(&self, entry: SwapEntry, addr: u64) -> Result<(), FaultError> {
-        let (swap, memory) = (self.engine.swap(), self.engine.memory());
+        let (swap, memory, page) = (self.engine.swap(), self.engine.memory(), addr & !(PAGE_SIZE - 1));
         let pfn = match swap.lookup(entry) {
             Lookup::NotInUse => return Ok(()),
             Lookup::Cached(pfn) => {
@@ -99,6 +99,7 @@ impl<P: Platform> AddressSpace<P> {
             }
             Lookup::Reading(pfn) => pfn,
             Lookup::Stored(shadow) => {
+                let ahead = self.in_vma(page, |vma| self.swap_window(vma, page))?.unwrap_or_default();
                 let owner = PageOwner::Space(self.vm.mmu());
                 let pfn = memory.alloc_swap(owner).map_err(|_| FaultError::OutOfMemory)?;
                 let frame = self.platform().frame(pfn);
@@ -110,7 +111,7 @@ impl<P: Platform> AddressSpace<P> {
                     memory.put_frame(pfn);
                     return Ok(());
                 };
-                swap.send_read(request);
+                self.read_ahead(request, entry, &ahead);
                 pfn
             }
         };
@@ -127,17 +128,22 @@ impl<P: Platform> AddressSpace<P> {
     /// Returns true if this swap entry is at `addr`. The caller holds no lock.
     fn has_swap_entry(&self, entry: SwapEntry, addr: u64) -> Result<bool, Killed> {
         let page = addr & !(PAGE_SIZE - 1);
-        // A VMA that is not changed keeps its tables.
-        let is_there = || {
+        let is_there = |_: &Vma<P>| {
             let (pte, _) = self.vm.read_entry(VirtAddr::new(page));
             SwapMark::of_entry(pte).is_some_and(|mark| mark.slot == entry.payload())
         };
+        Ok(self.in_vma(page, is_there)?.unwrap_or(false))
+    }
+
+    /// Calls `f` with the VMA at `page`, if there is one, and a lock that keeps it and its tables. The caller
+    /// holds no lock.
+    fn in_vma<R>(&self, page: u64, f: impl FnOnce(&Vma<P>) -> R) -> Result<Option<R>, Killed> {
         if self.tries_vma_lock()
-            && let Ok(_vma) = self.lock_vma(page)
+            && let Ok(vma) = self.lock_vma(page)
         {
-            return Ok(is_there());
+            return Ok(Some(f(&vma)));
         }
         let guard = self.read_killable()?;
-        Ok(guard.find(page).is_some() && is_there())
+        Ok(guard.find(page).map(f))
     }
 }

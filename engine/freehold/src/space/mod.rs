@@ -71,6 +71,7 @@ use crate::{
     error::{NoMemory, SpaceError},
     platform::Platform,
     shortage::create,
+    swap::SwapWindows,
     vma::flags::VmFlags,
 };
 use freehold_range::RangeMap;
@@ -228,6 +229,8 @@ pub struct AddressSpace<P: Platform> {
     /// Recent conflicts between range writers. Their number decides whether changes use range writers. The
     /// counts are hints, which are read and written without a lock.
     contention: WriteContention,
+    /// The last windows of readahead from swap devices. Hints, read and written without a lock.
+    pub(crate) swap_windows: SwapWindows,
     /// Sizes and fault counts, read without a lock. Writers change the sizes; see
     /// [`counters`](state::counters).
     pub(crate) counters: Counters<P>,
@@ -318,6 +321,7 @@ impl<P: Platform> AddressSpace<P> {
             vm: VmSpace::new(engine.memory())?,
             closings: Closings::new(),
             contention: WriteContention::new(),
+            swap_windows: SwapWindows::new(),
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),

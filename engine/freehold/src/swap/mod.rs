@@ -33,6 +33,7 @@ mod list;
 mod requests;
 mod slot;
 mod table;
+mod window;
 mod word;
 
 pub use device::SwapDevice;
@@ -47,4 +48,5 @@ pub use requests::{SwapRead, SwapWrite};
 #[doc(hidden)]
 pub use slot::{DuplicateError, Lookup};
 #[doc(hidden)]
+pub(crate) use window::SwapWindows;
 pub use word::Shadow;

@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | `out.rs` | which pages go, and how |
 //! | `advice.rs` | MADV_PAGEOUT |
+//! | `ahead.rs` | readahead |
 //! | `back.rs` | faults: reads, waits, failures, exclusive and shared pages |
 //! | `calls.rs` | calls on swapped memory: fork, mprotect, mremap, munmap, guards, userfaultfd and others |
 //! | `off.rs` | swapoff |
@@ -18,6 +19,7 @@
 //! | `random.rs` | random calls, compared with a copy of the memory |
 
 mod advice;
+mod ahead;
 mod back;
 mod calls;
 mod off;
