@@ -1,5 +1,5 @@
 //! Pages that are swapped out and come back (`reclaim/swap_out.rs`, `fault/swap.rs`), concurrent with stores,
-//! fork, munmap, exit, mprotect, mremap, moves, and other reclaim.
+//! fork, munmap, exit, mprotect, mremap, moves, swapoff, and other reclaim.
 //!
 //! No store is lost, no task sees a page of another time, and at the end no slot and no frame is in use. The
 //! machine's oracle of TLBs detects a store to a page that was swapped out. The device checks that each slot
@@ -11,6 +11,7 @@ use crate::{
 };
 use freehold::{
     call::{Advice, RemapFlags},
+    error::SwapOffError,
     reclaim::ReclaimRequest,
     space::Locking,
     swap::SwapId,
@@ -18,6 +19,7 @@ use freehold::{
 };
 use freehold_machine::{MemorySwap, Process};
 use freehold_sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::OnceLock;
 
 struct Rig {
     scene: Scene,
@@ -289,6 +291,51 @@ fn late_completions_concurrent_with_faults_and_exit() {
             });
         });
         rig.device.complete_later(false);
+        rig.end([5, value(1)]);
+    });
+}
+
+#[test]
+fn swapoff_concurrent_with_fork_and_reclaim() {
+    explore("swapoff concurrent with a fork, stores and reclaim", 100, |locking| {
+        let rig = Rig::swapped(locking);
+        let child = OnceLock::new();
+        let off = || {
+            let spaces = || {
+                let child = child.get().map(|child: &Process| child.space().clone());
+                [rig.scene.process.space().clone()].into_iter().chain(child)
+            };
+            rig.scene.engine.swap_off(rig.id, spaces)
+        };
+        let removed = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let (rig, child, off, removed) = (&rig, &child, &off, &removed);
+            scope.spawn(move || match off() {
+                Ok(()) => removed.store(1, SeqCst),
+                // The child is not listed until the fork has returned, so swapoff may give up before.
+                Err(failed) => assert_eq!(failed, SwapOffError::InUse),
+            });
+            scope.spawn(move || {
+                let forked = Process::of(rig.scene.process.fork().unwrap());
+                let forked = child.get_or_init(|| forked);
+                let found: u64 = forked.load(&mut rig.scene.machine.cpu(0), page(0)).unwrap();
+                assert!([value(0), 5].contains(&found), "{found}");
+            });
+            scope.spawn(move || {
+                rig.store(1, 0, 5);
+                assert_eq!(rig.load(1, 1), value(1));
+            });
+            scope.spawn(move || rig.reclaim());
+        });
+        if removed.load(SeqCst) == 0 {
+            assert_eq!(off(), Ok(()));
+        }
+        let child = child.into_inner().unwrap();
+        assert_eq!((rig.scene.process.rss().swap, child.rss().swap), (0, 0));
+        assert_eq!(child.load(&mut rig.scene.machine.cpu(0), page(1)), Ok(value(1)));
+        child.check();
+        drop(child);
+        assert_eq!(rig.scene.engine.swap_on(rig.device.clone(), 0), Ok(rig.id));
         rig.end([5, value(1)]);
     });
 }
