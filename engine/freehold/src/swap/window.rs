@@ -34,7 +34,7 @@ impl SwapWindows {
 
     /// Returns the windows of a new space.
     pub fn new() -> Self {
-        SwapWindows([const { AtomicU64::new(0) }; WINDOWS])
+        SwapWindows([(); WINDOWS].map(|()| AtomicU64::new(0)))
     }
 
     /// Returns the window for a fault at page number `page`, and remembers it. `is_swapped` says whether a
