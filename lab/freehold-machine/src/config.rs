@@ -14,8 +14,8 @@ pub enum Memory {
         /// Size in bytes, rounded down to whole frames.
         bytes: u64,
     },
-    /// Frames have numbers and records but no contents: writes are lost, and reads return zero. Page tables
-    /// have contents also in this case.
+    /// Frames have numbers and records but no contents: writes are lost, and reads return the
+    /// [fill](MachineConfig::fill). Page tables have contents also in this case.
     Phantom {
         /// Size in bytes, rounded down to whole frames.
         bytes: u64,
@@ -44,6 +44,9 @@ pub struct MachineConfig {
     /// Charges all pages to one account of `freehold_kit` with this limit, in frames. For measurements of the
     /// account.
     pub account: Option<u64>,
+    /// The byte that every read of phantom memory returns. With 0, the default, reclaim takes every page for a
+    /// page full of zeroes, which needs no slot of a swap device.
+    pub fill: u8,
 }
 
 impl MachineConfig {
@@ -61,6 +64,7 @@ impl MachineConfig {
             pkeys: false,
             kernel_half: false,
             account: None,
+            fill: 0,
         }
     }
 
@@ -92,6 +96,11 @@ impl MachineConfig {
     /// Returns this configuration with a kernel's half in every root table.
     pub fn kernel_half(self) -> Self {
         MachineConfig { kernel_half: true, ..self }
+    }
+
+    /// Returns this configuration with `fill` as the byte that every read of phantom memory returns.
+    pub fn fill(self, fill: u8) -> Self {
+        MachineConfig { fill, ..self }
     }
 
     /// Returns this configuration without oracles, for benchmarks.

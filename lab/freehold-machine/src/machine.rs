@@ -397,7 +397,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         host::take_time();
         match self.inner.page(pfn) {
             Some(page) => page.read(offset, out),
-            None => out.fill(0),
+            None => out.fill(self.inner.config.fill),
         }
     }
 

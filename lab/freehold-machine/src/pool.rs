@@ -68,6 +68,16 @@ pub struct PoolCounts {
     pub freed: u64,
     /// Number of requests that were not served in full. Injected failures are not counted.
     pub refused: u64,
+    /// Largest number of numbers that were in use at a time, including those in the free lists of CPUs.
+    pub peak: u64,
+}
+
+impl PoolCounts {
+    /// Counts `count` allocated numbers.
+    fn add(&mut self, count: u64) {
+        self.allocated += count;
+        self.peak = self.peak.max(self.allocated - self.freed);
+    }
 }
 
 /// The reason why the number behind a TLB entry is stale.
@@ -149,7 +159,7 @@ impl Pool {
                 *slot = Pfn::new(base + index as u64);
             }
         });
-        list.counts.allocated += got as u64;
+        list.counts.add(got as u64);
         list.counts.refused += u64::from(got < out.len());
         got
     }
@@ -182,7 +192,7 @@ impl Pool {
         let try_take = || {
             let mut list = self.list.0.lock();
             let first = take(&mut list.taken)?;
-            list.counts.allocated += run as u64;
+            list.counts.add(run as u64);
             Some(first)
         };
         let Some(first) = try_take().or_else(|| if self.drain_lists() { try_take() } else { None }) else {
@@ -203,7 +213,7 @@ impl Pool {
             if !list.taken.take_this(index) {
                 return false;
             }
-            list.counts.allocated += 1;
+            list.counts.add(1);
         }
         self.note_taken(core::iter::once(pfn));
         true

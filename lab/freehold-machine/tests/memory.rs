@@ -46,6 +46,32 @@ fn frames_are_allocated_in_ascending_runs() {
 }
 
 #[test]
+fn peak_is_the_largest_number_of_frames_in_use_at_a_time() {
+    run(|| {
+        let machine = backed();
+        let first = take(&machine, 48);
+        give(&machine, &first[..32]);
+        let second = take(&machine, 16);
+        assert_eq!(machine.stats().frames.peak, 48);
+        take(&machine, 32);
+        give(&machine, &second);
+        assert_eq!(machine.stats().frames.peak, 64);
+    });
+}
+
+#[test]
+fn phantom_memory_reads_as_its_fill() {
+    run(|| {
+        let machine = Machine::new(MachineConfig::phantom(1 << 20).fill(7)).unwrap();
+        let frame = Pfn::new(take(&machine, 1)[0]);
+        machine.write_frame(frame, 8, &[1; 8]);
+        let mut found = [0; 24];
+        machine.read_frame(frame, 0, &mut found);
+        assert_eq!(found, [7; 24]);
+    });
+}
+
+#[test]
 fn exhausted_memory_refuses_frames_and_tables() {
     run(|| {
         let machine = Machine::new(MachineConfig::backed(10 * PAGE).tables(3 * PAGE)).unwrap();
