@@ -68,7 +68,8 @@ impl Planner {
     /// Plans `event` now: adds its steps, or notes its effect on later events. Fails if the snapshot of the
     /// event cannot be read.
     pub(super) fn event(&mut self, event: Event) -> Result<(), ReadError> {
-        let Event { line, task, .. } = event;
+        let Event { line, task, time, .. } = event;
+        self.builder.now = time;
         if let Kind::Lost { events } = event.kind {
             match task {
                 0 => self.lose(events),

@@ -30,6 +30,8 @@ pub(super) struct SegmentBuilder {
     pub(super) segment: Segment,
     /// Maximum number of steps of a segment.
     pub(super) limit: usize,
+    /// Time of the event that is being planned, in nanoseconds.
+    pub(super) now: u64,
     /// Number of steps of all tasks in the segment.
     steps: usize,
     /// Number of faults in the segment whose end is not known yet.
@@ -70,7 +72,7 @@ impl SegmentBuilder {
             self.active.push(task);
         }
         own.next += 1;
-        own.steps.push(Step { line, waits: range, what });
+        own.steps.push(Step { line, time: self.now, waits: range, what });
         self.steps += 1;
         if let Some(space) = own.space.and_then(|space| processes.spaces.get_mut(&space)) {
             space.order.note_step(task);

@@ -86,6 +86,8 @@ impl PlanFile {
 pub struct Step {
     /// Line of the recording.
     pub line: u32,
+    /// Time of the event, in nanoseconds of the recording.
+    pub time: u64,
     /// The steps of other tasks that must be done before this step, as a range of [`Segment::waits`].
     pub waits: Range<u32>,
     /// The action.

@@ -205,16 +205,18 @@ fn segments_are_bounded_and_end_at_a_freeze() {
     fs::write(folder.path().join("t.snap"), format!("{SNAP}{second}\n")).expect("written");
     let mut planner = Planner::new(Recording::open(&path).expect("a recording")).with_segments_of(4);
     let mut lengths = Vec::new();
-    let mut firsts = Vec::new();
+    let (mut firsts, mut times) = (Vec::new(), Vec::new());
     while let Some(segment) = planner.next_segment() {
         lengths.push((segment.tasks[0].steps.len(), segment.frozen.len()));
         firsts.push(segment.tasks[0].first);
+        times.extend(segment.tasks[0].steps.iter().map(|step| step.time));
         assert!(segment.tasks[0].runs && segment.waits.is_empty());
     }
     // The exec and the first ten faults fill three segments, and the freeze ends the third. The last fault is
     // in the fourth.
     assert_eq!(lengths, [(4, 0), (4, 0), (3, 1), (1, 0)]);
     assert_eq!(firsts, [0, 4, 8, 11]);
+    assert_eq!(times, [5, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 40]);
     assert_eq!(planner.recorded().active, 35);
 }
 
