@@ -11,10 +11,14 @@ use crate::help;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 use freehold_machine::MachineConfig;
+use freehold_replay::short::Memory;
 use freehold_replay::{STDIN, locking};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Size in bytes of the smallest memory of a replay.
+const LEAST_MEMORY: u64 = 1 << 20;
 
 /// The command line that a user typed.
 #[derive(Debug, Parser)]
@@ -138,14 +142,34 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "FILE.html")]
     pub report: Option<PathBuf>,
 
+    /// Replay in memory of this size, and compare policies of reclaim
+    ///
+    /// SIZE: 64M, 50% of the recording's peak, or 25%..100% for four sizes.
+    ///
+    /// Recordings contain faults, not accesses: the hot pages are a lower bound.
+    ///
+    /// docs/guide/reclaim.md describes the figures.
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, conflicts_with_all = ["compare", "json", "picture", "report", "cpus"])]
+    pub memory: Option<MemorySizes>,
+
+    /// Policies of reclaim, comma-separated [default: all]
+    ///
+    /// The policies are clock, two-lists and generations.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = PossibleValuesParser::new(Memory::POLICIES.map(|(name, _)| name)), hide_possible_values = true, requires = "memory")]
+    pub policy: Vec<String>,
+
+    /// Size of the swap device for --memory; 0 for none
+    #[arg(long, value_name = "SIZE", value_parser = parse_swap, default_value = "1GiB", requires = "memory")]
+    pub swap: u64,
+
     /// Print an address space at TIME like /proc/PID/maps, and no report
     ///
     /// TIME counts from the recording's first event: 1.5s, 200ms, 30us, 7ns, or plain seconds.
-    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture", "report"])]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, conflicts_with_all = ["compare", "json", "picture", "report", "memory"])]
     pub maps_at: Option<u64>,
 
     /// List tasks with their lifetime, calls and faults; do not replay
-    #[arg(long, conflicts_with_all = ["compare", "json", "picture", "report", "maps_at"])]
+    #[arg(long, conflicts_with_all = ["compare", "json", "picture", "report", "maps_at", "memory"])]
     pub tasks: bool,
 
     /// Task for --maps-at [default: the first task alive at that time]
@@ -307,6 +331,60 @@ fn parse_size(text: &str) -> Result<u64, String> {
         Some(_) => Err("the size must be at least 2MiB".to_owned()),
         None => Err(format!("`{text}` is not a size: expected bytes, or a size such as 64MiB or 80GiB")),
     }
+}
+
+/// Sizes of memory, absolute or as shares of a recording's peak.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemorySizes {
+    /// Bytes, whole pages.
+    Bytes(u64),
+    /// Percent of the peak, ascending.
+    Shares(Vec<u64>),
+}
+
+impl MemorySizes {
+    /// Returns the sizes in bytes, whole pages, for a recording with this peak.
+    pub fn of_peak(&self, peak: u64) -> Vec<u64> {
+        match self {
+            MemorySizes::Bytes(bytes) => vec![*bytes],
+            MemorySizes::Shares(shares) => shares
+                .iter()
+                .map(|share| (peak.saturating_mul(*share) / 100).max(LEAST_MEMORY) / 4096 * 4096)
+                .collect(),
+        }
+    }
+}
+
+/// Parses sizes of memory: `64M`, `50%` or `25%..100%`.
+fn parse_memory(text: &str) -> Result<MemorySizes, String> {
+    const STEPS: u64 = 3;
+    let share = |text: &str| {
+        let number = text.strip_suffix('%').and_then(|number| number.parse::<u64>().ok());
+        number.filter(|share| (1..=1000).contains(share))
+    };
+    if let Some((from, to)) = text.split_once("..") {
+        let (from, to) = share(from)
+            .zip(share(to))
+            .filter(|(from, to)| from < to)
+            .ok_or_else(|| format!("`{text}` is not a range of shares: expected for example 25%..100%"))?;
+        return Ok(MemorySizes::Shares((0..=STEPS).map(|step| from + (to - from) * step / STEPS).collect()));
+    }
+    if let Some(share) = share(text) {
+        return Ok(MemorySizes::Shares(vec![share]));
+    }
+    match locking::parse_bytes(text) {
+        Some(bytes) if bytes >= LEAST_MEMORY => Ok(MemorySizes::Bytes(bytes / 4096 * 4096)),
+        Some(_) => Err("memory must have at least 1MiB".to_owned()),
+        None => Err(format!("`{text}` is not a size: expected for example 64M, 50%, or 25%..100%")),
+    }
+}
+
+/// Parses the size of a swap device, and returns bytes.
+fn parse_swap(text: &str) -> Result<u64, String> {
+    let bytes = locking::parse_bytes(text).filter(|bytes| *bytes <= 1 << 40);
+    bytes.ok_or_else(|| {
+        format!("`{text}` is not the size of a swap device: expected for example 256M, at most 1024G")
+    })
 }
 
 /// Parses a time like [`parse_time`].

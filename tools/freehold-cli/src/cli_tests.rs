@@ -55,6 +55,20 @@ fn all_replay_arguments_are_parsed() {
 }
 
 #[test]
+fn sizes_of_memory_are_bytes_or_shares_of_the_peak() {
+    let parse = |text| parse_memory(text).map(|sizes| sizes.of_peak(400 << 20));
+    assert_eq!(parse("64M"), Ok(vec![64 << 20]));
+    assert_eq!(parse("50%"), Ok(vec![200 << 20]));
+    assert_eq!(parse("25%..100%"), Ok(vec![100 << 20, 200 << 20, 300 << 20, 400 << 20]));
+    assert_eq!(parse_memory("1%").map(|sizes| sizes.of_peak(4096)), Ok(vec![LEAST_MEMORY]));
+    for text in ["", "0%", "1001%", "64Q", "1K", "100%..25%", "25%..", "25..100%", "-5%"] {
+        assert!(parse_memory(text).is_err(), "{text}");
+    }
+    assert_eq!((parse_swap("0"), parse_swap("256M")), (Ok(0), Ok(256 << 20)));
+    assert!(parse_swap("2000G").is_err() && parse_swap("some").is_err());
+}
+
+#[test]
 fn invalid_arguments_are_refused() {
     for (line, kind) in [
         ("freehold replay", ErrorKind::MissingRequiredArgument),
@@ -65,6 +79,11 @@ fn invalid_arguments_are_refused() {
         ("freehold replay a --task 3", ErrorKind::MissingRequiredArgument),
         ("freehold replay a --maps-at 1s --json x", ErrorKind::ArgumentConflict),
         ("freehold replay a --maps-at soon", ErrorKind::ValueValidation),
+        ("freehold replay a --policy clock", ErrorKind::MissingRequiredArgument),
+        ("freehold replay a --swap 1M", ErrorKind::MissingRequiredArgument),
+        ("freehold replay a --memory 64M --policy lru", ErrorKind::InvalidValue),
+        ("freehold replay a --memory some", ErrorKind::ValueValidation),
+        ("freehold replay a --memory 64M --compare", ErrorKind::ArgumentConflict),
         ("freehold replay a --seed -1", ErrorKind::UnknownArgument),
         ("freehold play a", ErrorKind::InvalidSubcommand),
     ] {

@@ -82,6 +82,8 @@ Examples:
       replay the recording on every locking design
   freehold replay --locking unmap=sectioned:64MiB,fault=mmap-lock --cpus 4 recordings/git.trace.zst
       replay the recording on one design, on four virtual CPUs
+  freehold replay --memory 25%..100% --swap 256M recordings/git.trace.zst
+      compare the policies of reclaim in a quarter of the needed memory and more
   freehold replay --picture git.svg recordings/git.trace.zst
       draw the program's address spaces over time
   freehold replay --report git.html recordings/git.trace.zst

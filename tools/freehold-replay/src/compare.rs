@@ -32,12 +32,12 @@ use super::untold::{self, without_untold};
 use super::world::{UNNAMED, World, ZEROES, is_of_driver, plain_name, special_name};
 use freehold::platform::Platform as _;
 use freehold::report::maps::MapLine;
-use freehold::report::pagemap::PageKind;
+use freehold::report::pagemap::{MarkerKind, PageEntry, PageKind};
 use freehold::vma::flags::VmFlags;
 use freehold_machine::{Machine, Process};
 use freehold_trace::plan::aside;
 use freehold_trace::{Area, Snapshot};
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: u64 = 4096;
@@ -67,6 +67,10 @@ struct PrivatePages {
     cut: u64,
     /// Pages that a fork may or may not have copied.
     unsure: Beside,
+    /// Pages that were freed lazily, and that reclaim has dropped here.
+    lazy: u64,
+    /// Pages that reclaim may have replaced by the page of zeroes here.
+    zeroes: u64,
     /// Pages of huge pages that the kernel may have taken from a forked child for its parent.
     stolen: u64,
 }
@@ -172,7 +176,7 @@ pub(super) fn report(found: &mut Findings, task: u32, snapshot: &Snapshot, line:
     found.set_aside(aside::HOW_OPENED, names.openings);
     found.set_aside(aside::WRITES, names.writes);
     found.set_aside(aside::DRIVERS, names.drivers);
-    found.set_aside(aside::DROPPED, pages.dropped);
+    found.set_aside(aside::DROPPED, pages.dropped + pages.lazy);
     found.set_aside(aside::KERNEL, pages.untold);
     found.set_aside(aside::RANGES, pages.taken);
     found.set_aside(aside::CUT, pages.cut);
@@ -396,6 +400,8 @@ fn compare_pages(
     // Anonymous pages of droppable memory. On Linux, pages that were dropped may be present again as pages of
     // zeroes.
     let (mut may_go, mut kept) = (Runs::default(), Runs::default());
+    // The pages that reclaim has taken away, which are still pages of the program.
+    let (mut away, mut zeroes) = (Runs::default(), 0);
     let mut runs = snapshot.pages.iter().peekable();
     for area in areas.iter().filter(|area| !area.shared && special_name(&area.name).is_none()) {
         let pages = area.start / PAGE..area.end / PAGE;
@@ -418,8 +424,16 @@ fn compare_pages(
             }
             runs.next();
         }
+        if world.short.is_some() {
+            for run in swapped(process, area.start..area.end) {
+                away.push(run);
+            }
+        }
         process.pagemap(area.start..area.end, |present| {
             let file_page = !matches!(present.kind, PageKind::Anon);
+            if world.short.is_some() && present.kind == PageKind::Zero {
+                zeroes += (present.range.end() - present.range.start()) / PAGE;
+            }
             if present.kind != PageKind::Special && is_private_page(area, file_page) {
                 let pages = present.range.start() / PAGE..present.range.end() / PAGE;
                 if has(b"dp") && present.kind == PageKind::Anon {
@@ -450,10 +464,11 @@ fn compare_pages(
         let file = process.find_vma(page * PAGE).is_some_and(|vma| !vma.is_anonymous());
         image.touched.contains(*page, if file { Of::Copy } else { Of::Anonymous })
     };
+    let dropped = |page: &u64| world.short.is_some() && image.heat.may_be_lazy(*page);
     for (at, linux, freehold) in [
         theirs
             .not_in(&ours)
-            .find(|page| touched(page) && !unsure.contains(*page))
+            .find(|page| touched(page) && !unsure.contains(*page) && !away.contains(*page) && !dropped(page))
             .map(|page| (page, "present", "absent")),
         ours.not_in(&theirs).find(|page| !lost(page) && !lazy(page)).map(|page| (page, "absent", "present")),
     ]
@@ -469,7 +484,12 @@ fn compare_pages(
     }
     PrivatePages {
         dropped: (may_go.not_in(&kept).count() + ours.not_in(&theirs).filter(lazy).count()) as u64,
-        untold: theirs.not_in(&ours).filter(|page| !touched(page) && !unsure.contains(*page)).count() as u64,
+        untold: theirs
+            .not_in(&ours)
+            .filter(|page| !touched(page) && !unsure.contains(*page) && !away.contains(*page))
+            .count() as u64,
+        zeroes,
+        lazy: theirs.not_in(&ours).filter(|page| touched(page) && dropped(page)).count() as u64,
         taken: ours.not_in(&theirs).filter(|page| may_lack && !may_go.contains(*page)).count() as u64,
         cut: match may_lack {
             true => 0,
@@ -481,6 +501,18 @@ fn compare_pages(
         },
         unsure: beside_fork(&ours, &theirs, &unsure),
     }
+}
+
+/// Returns the pages in `range` that reclaim has taken away, by number.
+fn swapped(process: &Process, range: Range<u64>) -> Vec<Range<u64>> {
+    let mut runs = Vec::new();
+    process.page_entries(range, |run| {
+        if run.entry == PageEntry::Marker(MarkerKind::Swap) {
+            runs.push(run.range.start() / PAGE..run.range.end() / PAGE);
+        }
+        ControlFlow::Continue(())
+    });
+    runs
 }
 
 /// Counts, on both sides, the pages that were brought in or freed while a fork ran.
@@ -497,10 +529,15 @@ fn beside_fork(ours: &Runs, theirs: &Runs, unsure: &Runs) -> Beside {
 /// the page of zeroes, which RssAnon does not count.
 fn compare_sizes(process: &Process, pages: &PrivatePages, snapshot: &Snapshot, findings: &mut Vec<Finding>) {
     let kilobytes = |pages: u64| pages * (PAGE / 1024);
-    let anon = process.rss().anon as u64;
+    // RssAnon of Linux has the pages that reclaim has taken away here.
+    let rss = process.rss();
+    let anon = (rss.anon + rss.swap) as u64;
     let least = anon.saturating_sub(pages.dropped + pages.taken + pages.cut + pages.unsure.ours);
-    let most =
-        anon.saturating_sub(pages.dropped + pages.taken + pages.cut) + pages.untold + pages.unsure.theirs;
+    let most = anon.saturating_sub(pages.dropped + pages.taken + pages.cut)
+        + pages.untold
+        + pages.unsure.theirs
+        + pages.lazy
+        + pages.zeroes;
     let ours = kilobytes(least)..=kilobytes(most);
     let theirs = snapshot.status.iter().find(|(name, _)| name == "RssAnon").map(|(_, kb)| *kb);
     if let Some(theirs) = theirs.filter(|theirs| !ours.contains(theirs) && !snapshot.pages.is_empty()) {

@@ -10,6 +10,7 @@ use super::contents::Lineage;
 use super::grown::Holes;
 use super::pagers::Pagers;
 use super::reached::Reached;
+use super::short::Heat;
 use super::touched::Touched;
 use freehold::space::limits::Limits;
 use freehold_machine::Process;
@@ -35,6 +36,8 @@ pub(super) struct Image {
     pub(super) pagers: Pagers,
     /// The ranges in which memory may have grown without a recorded event.
     pub(super) holes: Holes,
+    /// The pages that were accessed lately, in a replay in limited memory.
+    pub(super) heat: Heat,
     /// True if all resource limits are known and the same as on Linux.
     pub(super) limited: AtomicBool,
     /// The totals to which the fault counts are added at the end.
@@ -52,8 +55,8 @@ impl Image {
         touched: Touched,
     ) -> Arc<Image> {
         let (pagers, limited, totals) = (Pagers::default(), AtomicBool::new(false), Arc::clone(totals));
-        let holes = Holes::default();
-        Arc::new(Image { process, places, lineage, reached, touched, pagers, holes, limited, totals })
+        let (holes, heat) = (Holes::default(), Heat::default());
+        Arc::new(Image { process, places, lineage, reached, touched, pagers, holes, heat, limited, totals })
     }
 
     /// Sets the known resource limits. Takes each unknown limit from `unless`.

@@ -58,6 +58,7 @@ mod resident;
 mod run;
 mod runs;
 mod shmem_sizes;
+pub mod short;
 mod source;
 mod start;
 pub mod table;
@@ -89,6 +90,8 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 use world::World;
+
+const PAGE: u64 = 4096;
 
 /// Callbacks that report the progress of a replay.
 pub trait Progress {
@@ -156,8 +159,8 @@ impl Replay {
         world.tells_personalities = planner.recording().follows_personalities();
         world.has_faults = planner.recording().format() != Format::Strace;
         Ok(Replay {
-            cpus: (0..options.cpus).map(|number| world.machine.cpu(number)).collect(),
-            found: vec![Findings::new(); options.cpus],
+            cpus: (0..world.options.cpus).map(|number| world.machine.cpu(number)).collect(),
+            found: vec![Findings::new(); world.options.cpus],
             tasks: run::Tasks::default(),
             seed: options.seed,
             wall: Duration::ZERO,
@@ -246,6 +249,9 @@ fn attempt(source: &Source, options: &Options, progress: &dyn Progress) -> Resul
     }
     // Drops the remaining address spaces before the statistics are read, because their unmapping counts too.
     replay.tasks.clear();
+    if let Some(short) = &replay.world.short {
+        short.finish_all();
+    }
     Ok(Attempt::Ended(Box::new(outcome(&planner, replay, options, (events, planning)))))
 }
 
@@ -292,11 +298,14 @@ fn outcome(planner: &Planner, replay: Replay, options: &Options, planned: (u64, 
     let stats = replay.world.machine.stats();
     let (vma_lock, mmap_lock) = replay.world.totals.rungs();
     let aside = planner.set_aside().iter().chain(&found.aside);
+    let figures = replay.world.short.as_ref().map(|short| short.figures());
     Outcome {
         name: planner.recording().name().to_owned(),
         calls_only: planner.recording().format() == Format::Strace,
         design: options.design,
-        cpus: options.cpus,
+        cpus: replay.world.options.cpus,
+        peak: stats.frames.peak * PAGE,
+        memory: options.memory.zip(figures),
         backed: options.backed,
         seed: options.seed,
         calls: found.calls,

@@ -4,6 +4,7 @@
 //! (`cli.rs`, `command/replay.rs`).
 
 use super::locking::Design;
+use super::short::Memory;
 use super::workers::Workers;
 use freehold_trace::plan::SEGMENT;
 
@@ -30,6 +31,9 @@ pub struct Options {
     pub places: bool,
     /// Largest number of steps that a task takes in a row. Large enough to keep the cost of switching small.
     pub turn: u32,
+    /// Memory of a limited size, and its policy. The replay then has one virtual CPU and no huge pages of
+    /// anonymous memory. `None` means more memory than any recording needs.
+    pub memory: Option<Memory>,
     /// The workers: threads of the host, or, with `cfg(sim)`, tasks on a simulated machine.
     pub workers: Workers,
 }
@@ -47,6 +51,7 @@ impl Default for Options {
             segment: SEGMENT,
             places: true,
             turn: 256,
+            memory: None,
             workers: Workers::default(),
         }
     }

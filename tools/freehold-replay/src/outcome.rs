@@ -10,6 +10,7 @@
 
 use crate::analysis::waits::Waits;
 use crate::locking::Design;
+use crate::short::{Figures, Memory};
 use serde::{Serialize, Serializer};
 use std::time::Duration;
 
@@ -25,6 +26,10 @@ pub struct Outcome {
     pub design: Design,
     /// Number of virtual CPUs.
     pub cpus: usize,
+    /// Largest number of bytes of frames that were in use at a time, including the pages of files.
+    pub peak: u64,
+    /// The memory of a replay in limited memory, and what reclaim cost.
+    pub memory: Option<(Memory, Figures)>,
     /// Memory had contents.
     pub backed: bool,
     /// Seed that determined the interleaving.

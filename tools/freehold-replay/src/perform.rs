@@ -13,6 +13,7 @@
 //! parts have their own locks. A new kind of step needs an arm in [`Performer::step`].
 
 use super::TASK_SIZE;
+use super::answers::show_returned;
 use super::calls;
 use super::compare;
 use super::contents::{self, Lineage};
@@ -28,6 +29,7 @@ use super::place::{self, Chosen};
 use super::prctl::Inherited;
 use super::reached::Reached;
 use super::refused::{self, Refused, is_of_unknown_length};
+use super::short;
 use super::start;
 use super::touched::{self, Touch, Touched};
 use super::transfer::{self, Moved};
@@ -92,6 +94,8 @@ impl<'w, 'c> Performer<'w, 'c> {
 
     /// Performs a step. Returns the task that the step created.
     pub(super) fn step(&mut self, task: &mut Task<'_>, step: &Step) -> Option<Made> {
+        short::begin_step(self.world, self.cpu, task, step);
+        self.lap();
         match &step.what {
             StepKind::Fault { ends: Ends::Interrupted, .. } => {}
             StepKind::Fault { address, code, ends } => {
@@ -227,6 +231,7 @@ impl<'w, 'c> Performer<'w, 'c> {
         self.cpu.call(|| image.pagers.register_moved(image.process(), planned, moved));
         self.found.time_call(planned.call.name, ns);
         image.reached.called(image.process(), &planned.call);
+        image.heat.called(&planned.call);
         self.world.cut_huge(&image, &planned.call);
         image.touched.called(&planned.call, |range| touched::locked(image.process(), range));
         if answer.as_mut().is_some_and(|moved| moved.falls_short(planned, image.process()).is_none()) {
@@ -297,11 +302,13 @@ impl<'w, 'c> Performer<'w, 'c> {
             (false, true) => Access::EXEC,
             (false, false) => Access::READ,
         };
-        let around = files::read_ahead(self.world, process, address, access);
+        let waited = short::waited(self.world);
+        let around = self.cpu.call(|| files::read_ahead(self.world, process, address, access));
         self.lap();
         let (ended, mut faulted) = self.touch(image, task, line, address, access);
         let ns = self.lap();
         self.found.time_other(Other::Fault, ns);
+        short::add_fault(self.world, image, address, ns, waited);
         if let Some(around) = around.filter(|_| ended == Ends::Resolved) {
             faulted = faulted || around.map_rest(process, self.cpu, address);
             image.reached.fault(address, &around);
@@ -514,6 +521,7 @@ impl<'w, 'c> Performer<'w, 'c> {
                 image.limited.store(parent.limited.load(Relaxed), Relaxed);
                 image.pagers.doubt(parent.pagers.are_doubted());
                 image.holes.inherit(&parent.holes);
+                image.heat.inherit(&parent.heat);
                 Some(image)
             }
             Err(error) => {
@@ -582,14 +590,5 @@ fn show_end(ends: Ends) -> String {
         Ends::Signal(SIGSEGV, 2) => "SIGSEGV (SEGV_ACCERR)".to_owned(),
         Ends::Signal(signal, code) => format!("signal {signal}, code {code}"),
         Ends::Interrupted | Ends::Refused => "not resolved".to_owned(),
-    }
-}
-
-/// Formats the result of a call for a report of a difference.
-fn show_returned(returned: Returned) -> String {
-    match returned {
-        Returned::Value(value) => format!("{value:#x}"),
-        Returned::Error(number) => format!("errno {number}"),
-        Returned::Never => "never".to_owned(),
     }
 }

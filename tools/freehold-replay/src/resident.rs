@@ -58,6 +58,8 @@ pub(super) struct Resident {
     haste: u64,
     no_list: u64,
     untold: u64,
+    /// Pages that reclaim may have taken away here.
+    taken: u64,
 }
 
 impl Resident {
@@ -66,6 +68,7 @@ impl Resident {
         found.file_vmas.all += self.vmas.all;
         found.file_vmas.as_linux += self.vmas.as_linux;
         found.set_aside(aside::KERNEL, self.untold);
+        found.set_aside(aside::RECLAIMED, self.taken);
         let counts = [
             (aside::FEWER, self.fewer),
             (aside::MORE, self.more),
@@ -111,7 +114,10 @@ pub(super) fn compare(
                     .extend(unsure.within(mapped.vma.clone()).flatten().map(|page| (page, MappedBy::Along)));
                 reached
             },
-            touched: &|page| image.touched.contains(page, Of::File) && !unsure.contains(page),
+            // In limited memory, reclaim may have taken a page of a file away.
+            touched: &|page| {
+                world.short.is_none() && image.touched.contains(page, Of::File) && !unsure.contains(page)
+            },
             has_part_of: &|pages| mapped.has_part_of(image.process(), pages),
             mapped: &mapped.shape,
             vma: mapped.vma.clone(),
@@ -120,7 +126,10 @@ pub(super) fn compare(
         resident.vmas.count(verdict == Verdict::default() && difference.is_none());
         resident.fewer += u64::from(verdict.fewer);
         resident.more += u64::from(verdict.more);
-        resident.untold += verdict.untold;
+        match world.short {
+            Some(_) => resident.taken += verdict.untold,
+            None => resident.untold += verdict.untold,
+        }
         resident.no_list += u64::from(!listed);
         findings.extend(difference.map(|difference| Finding {
             what: "pages of a file",

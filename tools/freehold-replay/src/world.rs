@@ -16,6 +16,7 @@ use super::image::{Image, Totals};
 use super::length;
 use super::opened::Opened;
 use super::shmem_sizes::Recorded;
+use super::short::{ShortMemory, Stored, SwapFile};
 use super::workers::lock;
 use freehold::counted::Counted;
 use freehold::engine::{Blocks, Config, Engine, HugePages, SharedHuge};
@@ -91,6 +92,8 @@ pub(super) struct World {
     homes: HashMap<usize, u32>,
     /// Lengths of files in pages by name, where recorded.
     lengths: HashMap<String, u64>,
+    /// The clock and the device of a replay in limited memory.
+    pub(super) short: Option<Arc<ShortMemory>>,
     /// Fault counts of address spaces that have ended.
     pub(super) totals: Arc<Totals>,
     /// Address space of each task: the image that the task got when it was created or at its last exec.
@@ -115,18 +118,32 @@ impl World {
     /// # Errors
     /// Fails if the host refuses the address space or the memory.
     pub(super) fn new(options: &Options) -> io::Result<World> {
+        let mut options = options.clone();
+        let limit = options.memory;
+        if limit.is_some() {
+            // The clock belongs to the task of the current step.
+            options.cpus = 1;
+        }
         let memory = match options.backed {
-            true => Memory::Backed { bytes: contents() },
-            false => Memory::Phantom { bytes: MEMORY },
+            true => Memory::Backed { bytes: limit.map_or_else(contents, |limit| limit.bytes) },
+            false => Memory::Phantom { bytes: limit.map_or(MEMORY, |limit| limit.bytes) },
         };
-        let config = MachineConfig { memory, ..MachineConfig::phantom(0).tables(TABLES) };
+        // A page of phantom memory must not look like a page full of zeroes, which needs no slot.
+        let config = MachineConfig { memory, ..MachineConfig::phantom(0).tables(TABLES).fill(1) };
         let config = config.cpus(options.cpus).fast();
         let config = if options.keys { config.pkeys() } else { config };
         let machine =
             Machine::new(if options.oracles { MachineConfig { oracles: true, ..config } } else { config })?;
-        let engine =
-            Engine::new(machine.clone(), Config::new().lock_stats(true).file_rmap(options.design.file_rmap))
-                .map_err(io::Error::other)?;
+        let engine = Engine::new(machine.clone(), config_of(&options)).map_err(io::Error::other)?;
+        let short = limit.map(|limit| Arc::new(ShortMemory::new(&limit, options.backed)));
+        if let (Some(short), Some(limit)) = (&short, limit) {
+            if limit.swap >= PAGE {
+                let device = SwapFile { memory: short.clone(), slots: limit.swap / PAGE };
+                engine.swap_on(device, 0).map_err(io::Error::other)?;
+            }
+            let (short, engine) = (short.clone(), engine.clone());
+            machine.set_memory_short(Some(Arc::new(move |_| short.answer(&engine))));
+        }
         // Until `set_up` applies a recorded size, the pools have no limit. Old recordings contain no sizes.
         for size in [HugePageSize::Mib2, HugePageSize::Gib1] {
             engine.huge_pool(size).set_overcommit(u64::MAX);
@@ -134,10 +151,10 @@ impl World {
         Ok(World {
             machine,
             engine,
-            options: options.clone(),
+            short,
             promises: 0,
             unseen_writes: false,
-            tells_huge: true,
+            tells_huge: limit.is_none(),
             tells_personalities: true,
             shows_seals: false,
             has_faults: true,
@@ -151,6 +168,7 @@ impl World {
             totals: Arc::default(),
             images: Mutex::default(),
             newborn: Mutex::default(),
+            options,
         })
     }
 
@@ -159,7 +177,8 @@ impl World {
     pub(super) fn set_up(&mut self, recording: &Recording, shown: Option<Thp>) {
         self.set_thp(recording, shown);
         // A new recording lacks this setting only if the setting changed during the run.
-        self.tells_huge = recording.machine("kernel").is_none() || recording.machine("thp").is_some();
+        self.tells_huge = self.short.is_none()
+            && (recording.machine("kernel").is_none() || recording.machine("thp").is_some());
         // Since 6.14 Linux frees page tables that MADV_DONTNEED empties. strace output does not show the
         // version of the kernel; the replay then assumes 6.14 or later.
         let old = recording.machine("kernel").and_then(version).is_some_and(|version| version < (6, 14));
@@ -178,7 +197,9 @@ impl World {
                 // If the machine has too little memory for the pool, huge pages are allocated on demand
                 // instead.
                 let fits = free == 0
-                    || free.saturating_mul(size.bytes()) <= MEMORY / MAX_OF_POOL && !self.options.backed;
+                    || free.saturating_mul(size.bytes()) <= MEMORY / MAX_OF_POOL
+                        && !self.options.backed
+                        && self.short.is_none();
                 let enough = fits && self.engine.resize_huge_pool(size, free, None) == free;
                 self.engine.huge_pool(size).set_overcommit(if enough { more } else { u64::MAX });
                 if size == HugePageSize::Mib2 {
@@ -192,7 +213,9 @@ impl World {
     /// setting for huge pages that snapshots show.
     pub(super) fn set_thp(&mut self, recording: &Recording, shown: Option<Thp>) {
         let all = recording.machine("thp").and_then(Thp::of_name).or(shown);
-        if let Some(thp) = recording.thp_of_size(Thp::LARGEST, all).or(all) {
+        // Reclaim leaves huge pages in memory, so a replay in limited memory has none.
+        let largest = recording.thp_of_size(Thp::LARGEST, all).or(all);
+        if let Some(thp) = largest.map(|thp| if self.short.is_some() { Thp::Never } else { thp }) {
             self.engine.set_huge_pages(match thp {
                 Thp::Never => HugePages::Never,
                 Thp::Madvise => HugePages::Madvise,
@@ -292,7 +315,13 @@ impl World {
         let mount = file.tmpfs.or(named.then_some(TmpfsHuge::Never));
         let blocks = mount.is_some_and(|huge| huge != TmpfsHuge::Never);
         self.mounts_have_blocks |= blocks;
-        let mapping = Mapping::new(&self.engine, Zeroes, bytes, shmem || blocks)?;
+        let mapping = match &self.short {
+            Some(short) if !shmem && !blocks => {
+                let stored = Stored { memory: short.clone(), file: file.id };
+                Mapping::new(&self.engine, stored, bytes, false)?
+            }
+            _ => Mapping::new(&self.engine, Zeroes, bytes, shmem || blocks)?,
+        };
         mapping.set_mount_huge(mount.map(|huge| match huge {
             TmpfsHuge::Never => SharedHuge::Never,
             TmpfsHuge::Always => SharedHuge::Always,
@@ -387,6 +416,19 @@ impl World {
         let mut images = lock(&self.images);
         images.insert(task, Arc::downgrade(image));
     }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // The function refers to the engine, which refers to the machine.
+        self.machine.set_memory_short(None);
+    }
+}
+
+/// Returns the configuration of the engine.
+fn config_of(options: &Options) -> Config {
+    let config = Config::new().lock_stats(true).file_rmap(options.design.file_rmap);
+    options.memory.iter().fold(config, |config, memory| config.reclaim(memory.policy))
 }
 
 /// Returns a value that identifies a file.

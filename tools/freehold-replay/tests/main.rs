@@ -7,6 +7,7 @@
 //! | `corpus` | files directly in `recordings`, and in `../shared/traces` if it exists, on all lock designs |
 //! | `suites` | subfolders of `recordings`: test suites, causes of earlier differences, real programs |
 //! | `small`, `untold`, `limits`, `mounts`, `places` | a few lines, which a test contains; each recording tests one rule of the comparison |
+//! | `short` | a few hundred faults, in less memory than their pages need |
 //! | `strace` | strace output |
 //! | `waits` | the waits of replays of several recordings |
 //! | `hostile` | well-formed but meaningless recordings, to test robustness |
@@ -21,6 +22,7 @@ mod hostile;
 mod limits;
 mod mounts;
 mod places;
+mod short;
 mod small;
 mod strace;
 mod suites;

@@ -11,6 +11,7 @@
 //! `help.rs`, the new number of subcommands in `help_tests.rs`, and a test of the built command in `tests/`.
 
 pub mod manual;
+mod policies;
 pub mod record;
 pub mod replay;
 pub mod reproduce;

@@ -5,11 +5,14 @@
 //! 2. Each recording is opened and replayed on each requested design; its report is printed.
 //! 3. The summary, the JSON, the page and the picture are written.
 //!
+//! With `--memory`, `policies.rs` replays the recordings instead.
+//!
 //! Exit status: 0 without differences, 1 with differences, 2 if a recording or an argument was unusable. With
 //! `--maps-at` or `--tasks`, only the address space or the list of tasks is printed, and the steps above are
 //! left out. The tests are in `tests/command.rs`. A new option of the replay belongs in `options`, and a new
 //! option of the output in [`run`] or in `All`.
 
+use super::policies;
 use super::{DIFFERENT, UNUSABLE, cannot_write, output, say};
 use crate::cli::ReplayArgs;
 use crate::progress::Bar;
@@ -36,6 +39,9 @@ pub fn run(args: &ReplayArgs) -> anyhow::Result<u8> {
     }
     if args.tasks {
         return list_tasks(args);
+    }
+    if let Some(sizes) = &args.memory {
+        return policies::run(args, sizes, &options(args));
     }
     let text = args.json.as_deref() != Some(Path::new("-"));
     let json = args.json.as_deref().filter(|_| text).map(output).transpose()?;
@@ -109,7 +115,7 @@ fn list_tasks(args: &ReplayArgs) -> anyhow::Result<u8> {
 }
 
 /// Opens the recording that an argument names. Returns a message for the user if it cannot be read.
-fn source(args: &ReplayArgs, path: &Path) -> Result<Source, String> {
+pub(super) fn source(args: &ReplayArgs, path: &Path) -> Result<Source, String> {
     Source::of_argument(path, args.snap.as_deref()).map_err(|error| error.to_string())
 }
 
@@ -182,7 +188,7 @@ impl All<'_> {
 }
 
 /// Returns the reason why a recording cannot be replayed: one line that names the recording's file.
-fn reason(source: &Source, error: &ReplayError) -> String {
+pub(super) fn reason(source: &Source, error: &ReplayError) -> String {
     match error {
         ReplayError::Read(error @ ReadError::NoSnapshot { .. }) if source.lacks_snapshots() => {
             format!("{error}; use --snap FILE if the snapshots are in another folder")

@@ -130,6 +130,9 @@ impl<'a> Recording<'a> {
             name,
             calls_only: _,
             design,
+            // The report of policies has these figures (`policies.rs`).
+            peak: _,
+            memory: _,
             cpus,
             backed,
             seed,

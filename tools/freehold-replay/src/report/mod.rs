@@ -6,6 +6,7 @@
 //! | `single.rs` | one replay, as text |
 //! | `summary.rs` | several recordings, one line each |
 //! | `compare.rs` | one recording on several lock designs, one line each |
+//! | `policies.rs` | one recording in limited memory, by policies of reclaim |
 //! | `differences.rs` | the differences from Linux, as a part of other reports |
 //! | `json.rs` | all replays, for programs |
 //!
@@ -16,11 +17,13 @@
 mod compare;
 mod differences;
 mod json;
+mod policies;
 mod single;
 mod summary;
 
 pub use compare::compare;
 pub use json::{Unusable, json};
+pub use policies::policies;
 pub use single::single;
 pub use summary::summary;
 

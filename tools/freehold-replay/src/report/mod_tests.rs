@@ -32,6 +32,8 @@ fn redis() -> Outcome {
         calls_only: false,
         design: Design::default(),
         cpus: 2,
+        peak: 64 << 20,
+        memory: None,
         backed: false,
         seed: 1,
         calls: all(1_846),

@@ -49,6 +49,7 @@ pub const EXECUTED: &str = "execute rights that personality(READ_IMPLIES_EXEC) m
 pub const HUGE_SETTING: &str = "huge pages of anonymous memory, if the setting changed during the run: the time of the change is not recorded";
 pub const DROPPED: &str =
     "missing pages of droppable or lazily freed memory: the kernel reclaims them when memory is short";
+pub const RECLAIMED: &str = "missing pages of files: the replay has less memory than the recorded machine";
 pub const WRITES: &str = "flag ac of private VMAs that process_vm_writev may have written to: the addresses are in the caller's memory, which is not recorded";
 pub const CUT: &str = "private pages of files that may have been truncated, or may have been shorter: the file's length at that time is not recorded";
 pub const BESIDE_FORK: &str =
