@@ -44,8 +44,8 @@ pub struct MachineConfig {
     /// Charges all pages to one account of `freehold_kit` with this limit, in frames. For measurements of the
     /// account.
     pub account: Option<u64>,
-    /// The byte that every read of phantom memory returns. With 0, the default, reclaim takes every page for a
-    /// page full of zeroes, which needs no slot of a swap device.
+    /// The byte that every read of phantom memory returns. With 0, the default, reclaim takes every page for
+    /// a page full of zeroes, which needs no slot of a swap device.
     pub fill: u8,
 }
 

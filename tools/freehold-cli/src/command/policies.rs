@@ -1,5 +1,5 @@
-//! `freehold replay --memory`: replays each recording in limited memory, by each policy of reclaim, and prints
-//! a table for each recording.
+//! `freehold replay --memory`: replays each recording in limited memory, by each policy of reclaim, and
+//! prints a table for each recording.
 //!
 //! 1. The recording is replayed with all pages in memory, which gives its peak.
 //! 2. It is replayed once for each size and policy.

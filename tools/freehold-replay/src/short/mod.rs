@@ -77,7 +77,7 @@ impl Memory {
     }
 }
 
-/// What reclaim cost the program.
+/// Costs of reclaim for the program.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// Pages that were read from the swap device.
@@ -161,8 +161,8 @@ impl ShortMemory {
         ShortMemory { frames: memory.bytes / PAGE, state: Mutex::new(state) }
     }
 
-    /// Begins a step of `task` at this time of the recording. Takes pages away if few frames are free. Returns
-    /// true if the hot pages are to be looked at.
+    /// Begins a step of `task` at this time of the recording. Takes pages away if few frames are free.
+    /// Returns true if the hot pages are to be looked at.
     fn begin(&self, engine: &Engine<Machine>, task: u32, time: u64) -> bool {
         let look = {
             let mut state = lock(&self.state);
