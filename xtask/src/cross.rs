@@ -26,6 +26,13 @@ const PACKAGES: [&str; 2] = ["freehold", "freehold-kit"];
 /// The packages of Debian that have the compiler and the source, except those that [`packages`] finds.
 const DEBIAN: [&str; 3] = ["rustc-web", "libstd-rust-web-dev", "rust-web-src"];
 
+/// A compiler with the source of the standard library.
+pub struct Compiler {
+    path: PathBuf,
+    /// `target/cross`, which contains the results of builds.
+    pub folder: PathBuf,
+}
+
 /// Builds the engine for every target. With `--install`, first downloads the compiler if it is missing. If the
 /// download fails, prints the reason and builds nothing.
 ///
@@ -38,47 +45,73 @@ pub fn run(args: &[&str]) -> Result<(), String> {
         ["--install"] => true,
         _ => return Err("usage: cargo xtask cross [--install]".to_owned()),
     };
-    let folder = crate::root().join("target/cross");
-    if installs && compiler(&folder).is_none() {
-        println!("== downloading Debian's rustc-web into target/cross");
-        if let Err(why) = install(&folder) {
-            println!("== left out: builds for other processors: {why}");
-            return Ok(());
-        }
+    match find(installs)? {
+        Some(compiler) => TARGETS.iter().try_for_each(|target| build(&compiler, target)),
+        None => Ok(()),
     }
-    let compiler = compiler(&folder).ok_or(
-        "there is no compiler for other processors. `cargo xtask cross --install` downloads Debian's \
-         rustc-web (140 MB) into target/cross; or set CROSS_RUSTC to a compiler with the source of the \
-         standard library",
-    )?;
-    TARGETS.iter().try_for_each(|target| build(&compiler, &folder, target))
 }
 
-/// Returns the compiler that `CROSS_RUSTC` names, or the downloaded compiler.
-fn compiler(folder: &Path) -> Option<PathBuf> {
+/// Returns the compiler that `CROSS_RUSTC` names, or the downloaded compiler. With `installs`, downloads it if
+/// it is missing; if the download fails, prints the reason and returns `None`.
+///
+/// # Errors
+///
+/// Fails if there is no compiler and the download was not asked for.
+pub fn find(installs: bool) -> Result<Option<Compiler>, String> {
+    let folder = crate::root().join("target/cross");
     let named = env::var_os("CROSS_RUSTC").map(PathBuf::from);
-    named.or_else(|| Some(folder.join("rustc")).filter(|path| path.is_file()))
+    let downloaded = || Some(folder.join("rustc")).filter(|path| path.is_file());
+    if let Some(path) = named.or_else(downloaded) {
+        return Ok(Some(Compiler { path, folder }));
+    }
+    if !installs {
+        return Err(
+            "there is no compiler for other processors. `cargo xtask cross --install` downloads Debian's \
+             rustc-web (140 MB) into target/cross; or set CROSS_RUSTC to a compiler with the source of the \
+             standard library"
+                .to_owned(),
+        );
+    }
+    println!("== downloading Debian's rustc-web into target/cross");
+    if let Err(why) = install(&folder) {
+        println!("== left out: builds for other processors: {why}");
+        return Ok(None);
+    }
+    Ok(Some(Compiler { path: folder.join("rustc"), folder }))
+}
+
+impl Compiler {
+    /// Returns a cargo command for a target, with the standard library built from source.
+    pub fn cargo(&self, verb: &str, target: &str) -> Command {
+        let std = [
+            "-Zbuild-std=core,alloc,compiler_builtins",
+            "-Zbuild-std-features=compiler-builtins-mem",
+            "--quiet",
+            "--target",
+            target,
+        ];
+        let mut cargo = Build::Plain.cargo(&[verb], None);
+        cargo.args(std).arg("--target-dir").arg(self.folder.join("build"));
+        // The options of cargo and the source of the standard library are those of a nightly compiler.
+        cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTC", &self.path).current_dir(crate::root());
+        cargo
+    }
 }
 
 /// Builds the engine for one target.
-fn build(compiler: &Path, folder: &Path, target: &str) -> Result<(), String> {
+fn build(compiler: &Compiler, target: &str) -> Result<(), String> {
     println!("== {target}");
-    let std = [
-        "-Zbuild-std=core,alloc,compiler_builtins",
-        "-Zbuild-std-features=compiler-builtins-mem",
-        "--quiet",
-        "--target",
-        target,
-    ];
-    let mut cargo = Build::Plain.cargo(&["build"], None);
-    cargo.args(std).arg("--target-dir").arg(folder.join("build"));
+    let mut cargo = compiler.cargo("build", target);
     for package in PACKAGES {
         cargo.args(["--package", package]);
     }
-    // The options of cargo and the source of the standard library are those of a nightly compiler.
-    cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTC", compiler).current_dir(crate::root());
-    let status = cargo.status().map_err(|error| format!("cannot start cargo: {error}"))?;
-    if status.success() { Ok(()) } else { Err(format!("cannot build for {target} ({status})")) }
+    status(&mut cargo, &format!("build for {target}"))
+}
+
+/// Runs a command that prints its own errors.
+pub(crate) fn status(command: &mut Command, what: &str) -> Result<(), String> {
+    let status = command.status().map_err(|error| format!("cannot start cargo: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("cannot {what} ({status})")) }
 }
 
 /// Downloads the compiler and unpacks it. The file `rustc` in the folder starts it.
@@ -115,7 +148,7 @@ fn packages() -> Result<Vec<String>, String> {
 }
 
 /// Runs a command. Returns its standard output.
-fn output(command: &mut Command) -> Result<String, String> {
+pub(crate) fn output(command: &mut Command) -> Result<String, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.output().map_err(|error| format!("cannot start {name}: {error}"))?;
     if output.status.success() {

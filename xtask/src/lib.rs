@@ -5,6 +5,7 @@
 //! | `suite.rs` | runs the test suites, each with the build that it needs |
 //! | `mutants.rs` | runs mutations: `mutation.rs` reads a mutation, `tree.rs` makes the mutation in a copy of the repository, `test_program.rs` builds and runs the test, `table.rs` writes the table of all mutations |
 //! | `package.rs` | packages the published crates, and builds an embedder from the packages |
+//! | `bare.rs` | runs the example for bare metal |
 //! | `cross.rs` | builds the engine for other processors |
 //! | `size.rs` | measures the size of the engine's code |
 //! | `fuzz.rs`, `sanitizer.rs` | run the fuzz targets, and the suites under AddressSanitizer |
@@ -14,6 +15,7 @@
 //! `main` in `main.rs`. `cargo test --package xtask` runs the unit tests and the rules.
 #![deny(unsafe_code)]
 
+pub mod bare;
 pub mod cross;
 pub mod fuzz;
 pub mod mutants;

@@ -13,7 +13,8 @@
 //!   recording on a simulated machine.
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
 //! - `cargo xtask package` packages the published crates, and builds a program from the packages alone.
-//! - `cargo xtask cross` builds the engine for aarch64 and riscv64.
+//! - `cargo xtask cross` builds the engine for aarch64 and riscv64. `cargo xtask bare` runs the example for
+//!   bare metal on emulated machines of these architectures.
 //! - `cargo xtask size` measures the size of the engine's code.
 //! - `cargo xtask mutants` removes protections and checks that a test fails for each.
 //! - `cargo xtask fuzz` runs the fuzz targets, and `cargo xtask asan` the engine's suites under
@@ -27,7 +28,7 @@
 use std::{env, process::ExitCode};
 
 use xtask::{
-    cross, fuzz,
+    bare, cross, fuzz,
     mutants::{self, Selection},
     package, sanitizer, size,
     suite::{self, Build, Effort, FORMATS, LOOM, OTHER_FORMATS, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
@@ -47,7 +48,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask boot --bench [--linux] [--markdown FILE]...
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
        cargo xtask package | size
-       cargo xtask cross [--install]
+       cargo xtask cross [--install] | bare [--install] [MACHINE...]
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -75,6 +76,7 @@ fn main() -> ExitCode {
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["size"] => size::run(),
         ["package"] => package::run(),
+        ["bare", rest @ ..] => bare::run(rest),
         ["cross", rest @ ..] => cross::run(rest),
         ["coverage"] => simulate("freehold-machine", "coverage", &[]),
         ["asan", rest @ ..] => sanitizer::run(rest),
