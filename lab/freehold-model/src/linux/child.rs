@@ -7,9 +7,9 @@
 //! command that is not a plain system call gets a number below and an arm in `own`.
 #![expect(unsafe_code, reason = "raw system calls, signal handlers, faulting on purpose")]
 
-use std::arch::asm;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
+use super::instructions::{self, call};
 use super::wire::{Answer, BYTES, Channel, post, wait_change};
 use crate::world::World;
 
@@ -49,49 +49,8 @@ extern "C" fn on_fault(signo: i32, info: *mut libc::siginfo_t, context: *mut lib
         CODE.store((*info).si_code.into(), Ordering::Relaxed);
         ADDR.store((*info).si_addr() as u64, Ordering::Relaxed);
         let context = &mut *context.cast::<libc::ucontext_t>();
-        context.uc_mcontext.gregs[libc::REG_RIP as usize] = resume as i64;
+        instructions::set_pc(context, resume);
     }
-}
-
-/// Loads one byte. Fails if a signal arrives.
-fn load(addr: u64) -> Result<u8, ()> {
-    let (value, failed): (u64, u64);
-    // SAFETY: the address may be any value, because a fault resumes at label 2. Only the named registers
-    // change.
-    unsafe {
-        asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "movzx {v:e}, byte ptr [{a}]",
-            "jmp 3f", "2:", "mov {f:e}, 1", "3:",
-            t = out(reg) _, r = in(reg) RESUME.as_ptr(), f = out(reg) failed, v = out(reg) value, a = in(reg) addr);
-    }
-    RESUME.store(0, Ordering::Relaxed);
-    if failed == 0 { Ok(value as u8) } else { Err(()) }
-}
-
-/// Loads an aligned word. Fails if a signal arrives.
-fn load_word(addr: u64) -> Result<u64, ()> {
-    let (value, failed): (u64, u64);
-    // SAFETY: the address may be any value, because a fault resumes at label 2. Only the named registers
-    // change.
-    unsafe {
-        asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "mov {v}, qword ptr [{a}]",
-            "jmp 3f", "2:", "mov {f:e}, 1", "3:",
-            t = out(reg) _, r = in(reg) RESUME.as_ptr(), f = out(reg) failed, v = out(reg) value, a = in(reg) addr);
-    }
-    RESUME.store(0, Ordering::Relaxed);
-    if failed == 0 { Ok(value) } else { Err(()) }
-}
-
-/// Stores one byte. Fails if a signal arrives.
-fn store(addr: u64, value: u8) -> Result<(), ()> {
-    let failed: u64;
-    // SAFETY: a fault resumes at label 2. The store is to the arena, which contains no memory of Rust.
-    unsafe {
-        asm!("lea {t}, [rip + 2f]", "mov [{r}], {t}", "xor {f:e}, {f:e}", "mov byte ptr [{a}], {v}",
-            "jmp 3f", "2:", "mov {f:e}, 1", "3:",
-            t = out(reg) _, r = in(reg) RESUME.as_ptr(), f = out(reg) failed, v = in(reg_byte) value, a = in(reg) addr);
-    }
-    RESUME.store(0, Ordering::Relaxed);
-    if failed == 0 { Ok(()) } else { Err(()) }
 }
 
 /// Returns the answer of an access that raised a signal.
@@ -102,17 +61,6 @@ fn signal() -> Answer {
         addr: ADDR.load(Ordering::Relaxed),
         bytes: 0,
     }
-}
-
-/// Makes a system call. Returns the kernel's result, in which a negative value is an errno.
-fn call(number: u64, a: &[u64; 6]) -> i64 {
-    let value: i64;
-    // SAFETY: the parent passes only calls that cannot reach memory that this program uses.
-    unsafe {
-        asm!("syscall", inlateout("rax") number as i64 => value, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
-            in("r10") a[3], in("r8") a[4], in("r9") a[5], out("rcx") _, out("r11") _);
-    }
-    value
 }
 
 /// The main loop of a process. `index` is the index of its channel.
@@ -172,10 +120,11 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
                 let to = n as usize;
                 let done = if at.is_multiple_of(8) && a[1] - n >= 8 {
                     n += 8;
-                    load_word(at).map(|word| room[to..to + 8].copy_from_slice(&word.to_le_bytes()))
+                    instructions::load_word(&RESUME, at)
+                        .map(|word| room[to..to + 8].copy_from_slice(&word.to_le_bytes()))
                 } else {
                     n += 1;
-                    load(at).map(|byte| room[to] = byte)
+                    instructions::load(&RESUME, at).map(|byte| room[to] = byte)
                 };
                 if done.is_err() {
                     return signal();
@@ -183,7 +132,7 @@ fn own(what: u64, a: &[u64; 6], room: &mut [u8]) -> Answer {
             }
             Answer { bytes: a[1], ..Answer::default() }
         }
-        WRITE => store(a[0], a[1] as u8).map_or_else(|()| signal(), |()| plain(0)),
+        WRITE => instructions::store(&RESUME, a[0], a[1] as u8).map_or_else(|()| signal(), |()| plain(0)),
         PWRITE => {
             for (n, byte) in room[..a[2] as usize].iter_mut().enumerate() {
                 *byte = (a[3] as u8).wrapping_add(n as u8);
@@ -231,7 +180,7 @@ fn setup(a: &[u64; 6]) -> i64 {
         call(libc::SYS_brk as u64, &[0; 6]);
         let filler = call(libc::SYS_memfd_create as u64, &[c"filler".as_ptr() as u64, 0, 0, 0, 0, 0]);
         call(libc::SYS_ftruncate as u64, &[filler as u64, filler_len, 0, 0, 0, 0]);
-        call(libc::SYS_dup2 as u64, &[filler as u64, FILLER_FD as u64, 0, 0, 0, 0]);
+        call(libc::SYS_dup3 as u64, &[filler as u64, FILLER_FD as u64, 0, 0, 0, 0]);
         call(libc::SYS_close as u64, &[filler as u64, 0, 0, 0, 0, 0]);
         // Version 3 of the capability sets has three words for each half.
         let header: [u32; 2] = [0x2008_0522, 0];
@@ -285,11 +234,12 @@ fn files(room: &mut [u8]) -> i64 {
                 _ => libc::O_WRONLY,
             };
             let mode = mode | if file.append { libc::O_APPEND } else { 0 };
-            let new = call(libc::SYS_open as u64, &[path.as_ptr() as u64, mode as u64, 0, 0, 0, 0]);
+            let at = libc::AT_FDCWD as u64;
+            let new = call(libc::SYS_openat as u64, &[at, path.as_ptr() as u64, mode as u64, 0, 0, 0]);
             if new < 0 {
                 return new;
             }
-            call(libc::SYS_dup2 as u64, &[new as u64, FIRST_FD + id as u64, 0, 0, 0, 0]);
+            call(libc::SYS_dup3 as u64, &[new as u64, FIRST_FD + id as u64, 0, 0, 0, 0]);
             call(libc::SYS_close as u64, &[new as u64, 0, 0, 0, 0, 0]);
         }
         call(libc::SYS_close as u64, &[fd as u64, 0, 0, 0, 0, 0]);

@@ -13,6 +13,7 @@
 #![expect(unsafe_code, reason = "raw process creation and memory shared with the children")]
 
 mod child;
+mod instructions;
 mod query;
 mod smaps;
 mod wire;
