@@ -51,6 +51,12 @@ pub fn run(args: &[&str]) -> Result<(), String> {
     }
 }
 
+/// Returns true if `CROSS_RUSTC` names a compiler, or if a compiler was downloaded.
+#[must_use]
+pub fn has_compiler() -> bool {
+    find(false).is_ok()
+}
+
 /// Returns the compiler that `CROSS_RUSTC` names, or the downloaded compiler. With `installs`, downloads it if
 /// it is missing; if the download fails, prints the reason and returns `None`.
 ///
@@ -81,17 +87,23 @@ pub fn find(installs: bool) -> Result<Option<Compiler>, String> {
 }
 
 impl Compiler {
-    /// Returns a cargo command for a target, with the standard library built from source.
+    /// Returns a cargo command for a target, with `core` and `alloc` built from source.
     pub fn cargo(&self, verb: &str, target: &str) -> Command {
-        let std = [
-            "-Zbuild-std=core,alloc,compiler_builtins",
-            "-Zbuild-std-features=compiler-builtins-mem",
-            "--quiet",
-            "--target",
-            target,
-        ];
+        let library =
+            ["-Zbuild-std=core,alloc,compiler_builtins", "-Zbuild-std-features=compiler-builtins-mem"];
+        self.cargo_with(&library, verb, target, "build")
+    }
+
+    /// Returns a cargo command for a target with an operating system, with `std` built from source.
+    pub fn hosted(&self, verb: &str, target: &str) -> Command {
+        self.cargo_with(&["-Zbuild-std"], verb, target, "hosted")
+    }
+
+    /// Returns a cargo command that builds the standard library, into a folder below `target/cross`.
+    fn cargo_with(&self, library: &[&str], verb: &str, target: &str, folder: &str) -> Command {
         let mut cargo = Build::Plain.cargo(&[verb], None);
-        cargo.args(std).arg("--target-dir").arg(self.folder.join("build"));
+        cargo.args(library).args(["--quiet", "--target", target]);
+        cargo.arg("--target-dir").arg(self.folder.join(folder));
         // The options of cargo and the source of the standard library are those of a nightly compiler.
         cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTC", &self.path).current_dir(crate::root());
         cargo

@@ -7,6 +7,7 @@
 //! | `package.rs` | packages the published crates, and builds an embedder from the packages |
 //! | `bare.rs` | runs the example for bare metal |
 //! | `cross.rs` | builds the engine for other processors |
+//! | `hosted.rs` | runs tests as programs of Linux on aarch64 |
 //! | `size.rs` | measures the size of the engine's code |
 //! | `fuzz.rs`, `sanitizer.rs` | run the fuzz targets, and the suites under AddressSanitizer |
 //!
@@ -18,6 +19,7 @@
 pub mod bare;
 pub mod cross;
 pub mod fuzz;
+pub mod hosted;
 pub mod mutants;
 pub mod mutation;
 pub mod package;

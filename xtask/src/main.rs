@@ -14,7 +14,8 @@
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
 //! - `cargo xtask package` packages the published crates, and builds a program from the packages alone.
 //! - `cargo xtask cross` builds the engine for aarch64 and riscv64. `cargo xtask bare` runs the example for
-//!   bare metal on emulated machines of these architectures.
+//!   bare metal on emulated machines of these architectures, and `cargo xtask hosted` runs the engine's
+//!   tests as programs of Linux on aarch64.
 //! - `cargo xtask size` measures the size of the engine's code.
 //! - `cargo xtask mutants` removes protections and checks that a test fails for each.
 //! - `cargo xtask fuzz` runs the fuzz targets, and `cargo xtask asan` the engine's suites under
@@ -28,7 +29,7 @@
 use std::{env, process::ExitCode};
 
 use xtask::{
-    bare, cross, fuzz,
+    bare, cross, fuzz, hosted,
     mutants::{self, Selection},
     package, sanitizer, size,
     suite::{self, Build, Effort, FORMATS, LOOM, OTHER_FORMATS, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
@@ -49,6 +50,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
        cargo xtask package | size
        cargo xtask cross [--install] | bare [--install] [MACHINE...]
+       cargo xtask hosted [--install] [PACKAGE...]
        cargo xtask fuzz
        cargo xtask asan [ARGUMENT OF CARGO TEST...]";
 
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         ["test"] => suite::run(&every(), Effort::Quick),
         ["test", "--full"] => suite::run(&every(), Effort::Full),
         ["test", "--long"] => suite::run(&[every(), OTHER_FORMATS.to_vec()].concat(), Effort::Long)
+            .and_then(|()| hosted_tests())
             .and_then(|()| fuzz::run())
             .and_then(|()| sanitizer::run(&[]))
             .and_then(|()| Selection::of(&[]))
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         ["size"] => size::run(),
         ["package"] => package::run(),
         ["bare", rest @ ..] => bare::run(rest),
+        ["hosted", rest @ ..] => hosted::run(rest),
         ["cross", rest @ ..] => cross::run(rest),
         ["coverage"] => simulate("freehold-machine", "coverage", &[]),
         ["asan", rest @ ..] => sanitizer::run(rest),
@@ -95,6 +99,17 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs the tests on aarch64 if there is a compiler. Otherwise prints that the tests are left out.
+fn hosted_tests() -> Result<(), String> {
+    if cross::has_compiler() {
+        return hosted::run(&[]);
+    }
+    println!(
+        "== left out: tests on aarch64, because their compiler is missing (cargo xtask cross --install)"
+    );
+    Ok(())
 }
 
 /// Runs a chore of the kernel, which has a package of its own. Returns the exit status of the chore.
