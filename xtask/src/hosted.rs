@@ -5,8 +5,7 @@
 //! compiler is that of `cross.rs`; the standard library is built from source.
 //!
 //! Two kinds of tests are left out. Examples of the documentation need a rustdoc of the same version as the
-//! compiler. The comparisons with the running kernel (`freehold-model`) compile, but under the emulation the
-//! kernel's answers are not those of Linux alone.
+//! compiler. The comparisons with the running kernel (`freehold-model`) would compare with the emulation.
 
 use std::process::{Command, Stdio};
 
