@@ -372,7 +372,8 @@ impl File for Memory {
     }
 }
 
-/// The file pagemap: a word of 8 bytes for each page, with its presence, its kind and its frame number.
+/// The file pagemap: a word of 8 bytes for each page, with its presence, its kind, and the number of its frame
+/// or swap slot.
 pub struct Pages(pub Opened);
 
 /// Bits of a word, with Linux's meanings.
@@ -465,12 +466,16 @@ fn words(space: &Space, first: u64, last: u64) -> Vec<u64> {
     for (word, page) in words.iter_mut().zip(first..) {
         if *word & bit::PRESENT != 0 {
             *word |= space.frame_at(page * PAGE_SIZE).map_or(0, |frame| frame.get());
+        } else if *word & (bit::SWAPPED | MARKERS) == bit::SWAPPED {
+            // The kernel has one device, so no device has the number `MARKERS`.
+            let slot = space.swap_slot_at(page * PAGE_SIZE);
+            *word |= slot.map_or(0, |(device, slot)| device.number() as u64 | slot << 5);
         }
     }
     words
 }
 
-/// Returns the word of each page of a run, without the number of a frame.
+/// Returns the word of each page of a run, without the number of a frame or slot.
 fn word(run: &EntryRun) -> u64 {
     let word = match run.entry {
         PageEntry::Empty => 0,

@@ -151,6 +151,26 @@ static void more_than_memory_is_sorted(void) {
     CHECK(sum == 0 && !munmap(at, bytes));
 }
 
+static void pagemap_names_the_slots_of_swapped_pages(void) {
+    enum { PAGES = 16 };
+    uint64_t *at = map(PAGES * PAGE), words[PAGES];
+    fill_all(at, PAGES, 6);
+    CHECK(!madvise(at, PAGES * PAGE, 21 /* MADV_PAGEOUT */));
+    int file = open("/proc/self/pagemap", O_RDONLY);
+    CHECK(file >= 0 && pread(file, words, sizeof words, (uintptr_t)at / PAGE * 8) == sizeof words && !close(file));
+    int swapped = 0;
+    for (int n = 0; n < PAGES; n++) {
+        // Bits 62 and 63: swapped, present. Bits 0 to 4: the device, and 31 for markers.
+        if (!(words[n] >> 62 & 1)) continue;
+        CHECK(!(words[n] >> 63) && !(words[n] >> 61 & 1) && (words[n] & 31) == 0);
+        for (int m = 0; m < n; m++) CHECK(!(words[m] >> 62 & 1) || (words[m] ^ words[n]) & ((1ul << 55) - 1));
+        swapped++;
+    }
+    CHECK(swapped > 1);
+    check_all(at, PAGES, 6);
+    CHECK(!munmap(at, PAGES * PAGE));
+}
+
 static void swapoff_brings_all_pages_back(void) {
     long size = bytes / 4;
     uint64_t *at = map(size);
@@ -171,6 +191,9 @@ int main(int argc, char **argv) {
     PART(parent_and_child_have_their_own_contents);
     PART(threads_swap_side_by_side);
     PART(more_than_memory_is_sorted);
-    if (argc > 2) PART(swapoff_brings_all_pages_back);
+    if (argc > 2) {
+        PART(pagemap_names_the_slots_of_swapped_pages);
+        PART(swapoff_brings_all_pages_back);
+    }
     return 0;
 }

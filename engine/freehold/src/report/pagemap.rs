@@ -1,19 +1,25 @@
 //! The reports /proc/PID/pagemap and PAGEMAP_SCAN: the contents of the page tables of a range, the present
-//! pages and their kinds, the frame of one page, and the write protection of reported pages.
+//! pages and their kinds, the frame or the swap slot of one page, and the write protection of reported pages.
 //!
 //! Each VMA is read under its own lock (`with_next_vma` in `maps.rs`), and each page table under the table's
 //! lock. Runs of pages are collected in a small buffer on the stack, and `sink` gets them after the locks are
 //! released, because `sink` may write to the memory of a program. `reports::maps`, `reports::entries`,
-//! `uffd::protect_async` and
-//! `every_call::edges::reports_round_ranges_to_whole_pages` (`engine/freehold/tests`) test this file.
+//! `uffd::protect_async`,
+//! `swapped::shown` and `every_call::edges::reports_round_ranges_to_whole_pages` (`engine/freehold/tests`) test this file.
 
 use crate::space::AddressSpace;
-use crate::{PAGE_SIZE, Pfn, VirtAddr, error::UffdError, platform::Platform, wait::Rounds};
+use crate::{
+    PAGE_SIZE, Pfn, VirtAddr,
+    error::UffdError,
+    platform::Platform,
+    swap::{SwapEntry, SwapId},
+    wait::Rounds,
+};
 use arrayvec::ArrayVec;
 use core::ops::{ControlFlow, Range};
 use freehold_pagetable::Level;
 pub use freehold_vmspace::{EntryRun, MarkerKind, PageEntry, PageKind};
-use freehold_vmspace::{HugePageSize, UserRange};
+use freehold_vmspace::{HugePageSize, SwapMark, UserRange};
 
 /// Number of runs that are collected under the locks before `sink` receives them. Each run takes 24 bytes of
 /// a kernel stack.
@@ -243,5 +249,41 @@ impl<P: Platform> AddressSpace<P> {
             part.end()
         });
         found
+    }
+
+    /// Returns the swap device and the number of the slot of the page at `addr`, if the page is swapped out
+    /// (the swap type and offset of /proc/PID/pagemap). The page may come back as soon as the call returns,
+    /// and the slot may then get another page.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`frame_at`](Self::frame_at).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, reclaim::ReclaimRequest, remote::AccessMode, space::*};
+    /// # use freehold_machine::MemorySwap;
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// # let space = AddressSpace::new(&engine, &SpaceConfig::default()).unwrap();
+    /// # let (rw, private) = (Prot::READ | Prot::WRITE, MapFlags::PRIVATE | MapFlags::ANONYMOUS);
+    /// # let at = space.mmap(0, 4 * PAGE_SIZE, rw, private, None, 0).unwrap();
+    /// let id = engine.swap_on(MemorySwap::new(64), 0).unwrap();
+    /// space.write_memory(at, b"swapped", AccessMode::Plain).unwrap();
+    /// assert_eq!(space.swap_slot_at(at), None);
+    /// engine.reclaim(&ReclaimRequest::pages(1));
+    /// let (device, slot) = space.swap_slot_at(at).unwrap();
+    /// assert!(device == id && slot < 64);
+    /// ```
+    pub fn swap_slot_at(&self, addr: u64) -> Option<(SwapId, u64)> {
+        let mut found = None;
+        self.with_next_vma(addr, |_, part| {
+            if part.contains(addr) {
+                let (pte, _) = self.vm.read_entry(VirtAddr::new(addr & !(PAGE_SIZE - 1)));
+                found = SwapMark::of_entry(pte).map(|mark| SwapEntry::from_payload(mark.slot));
+            }
+            part.end()
+        });
+        found.map(|entry| (entry.device(), entry.slot()))
     }
 }

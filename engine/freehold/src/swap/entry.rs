@@ -16,8 +16,8 @@ impl SwapId {
         SwapId(number as u8)
     }
 
-    /// Returns the number.
-    pub(super) fn number(self) -> usize {
+    /// Returns the number, which is below 32. A device that was removed leaves its number to a later device.
+    pub fn number(self) -> usize {
         self.0.into()
     }
 }

@@ -39,6 +39,25 @@ fn smaps_counts_swapped_pages_and_divides_shared_ones() {
 }
 
 #[test]
+fn pages_show_their_slots() {
+    with_swapped(3, |swapped, process, cpu| {
+        let slots = |process: &Process| [0, 1, 2].map(|page| process.swap_slot_at(BASE + page * PAGE));
+        let before = slots(process);
+        let mut of_device: Vec<u64> = before.iter().map(|found| found.unwrap().1).collect();
+        assert!(before.iter().all(|found| found.unwrap().0 == swapped.id));
+        of_device.sort_unstable();
+        assert_eq!(of_device, swapped.device.stored());
+        let child = Process::of(process.fork().unwrap());
+        assert_eq!(slots(&child), before, "parent and child share the slots");
+        process.load::<u64>(cpu, BASE + PAGE).unwrap();
+        assert_eq!((slots(process), slots(&child)), ([before[0], None, before[2]], before));
+        assert_eq!(process.swap_slot_at(BASE + PAGE + 5), None, "a present page");
+        assert_eq!(process.swap_slot_at(BASE + 2 * PAGE + 5), before[2]);
+        assert_eq!(process.swap_slot_at(BASE - PAGE), None, "no VMA");
+    });
+}
+
+#[test]
 fn mincore_shows_pages_that_an_access_need_not_read() {
     with_swapped(3, |_, process, cpu| {
         let mincore = |process: &Process| {
