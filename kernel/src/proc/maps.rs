@@ -372,8 +372,8 @@ impl File for Memory {
     }
 }
 
-/// The file pagemap: a word of 8 bytes for each page, with its presence, its kind, and the number of its frame
-/// or swap slot.
+/// The file pagemap: a word of 8 bytes for each page, with its presence, its kind, and the number of its
+/// frame or swap slot.
 pub struct Pages(pub Opened);
 
 /// Bits of a word, with Linux's meanings.

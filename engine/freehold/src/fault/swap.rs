@@ -13,6 +13,9 @@
 //! Otherwise the entry is read-only, because the cache, other entries or a write to the device need the
 //! contents; the next store makes a copy (`cow.rs`).
 //!
+//! If the memory of a frame in the cache failed, the page is lost only if the device does not have it.
+//! Otherwise `swap_in` takes the frame out of the cache, and the page is read again into another frame.
+//!
 //! N tasks that need a page cause one read: the first one makes the slot *being read*, and the others wait. A
 //! failed read is an error for all of them, but only if the entry is still there. `swap_ahead.rs` reads more
 //! pages. `resolve` in `mod.rs` calls this file. `tests/swapped/` and `shuttle_engine/swapped.rs` test it.
@@ -23,7 +26,7 @@ use crate::{
     file::HasFiles,
     platform::{PageOwner, Platform},
     space::AddressSpace,
-    swap::{Lookup, SwapEntry, SwapReadError},
+    swap::{Lookup, Shadow, SwapEntry, SwapReadError},
     vma::Vma,
 };
 use freehold_pagetable::PteTable;
@@ -47,7 +50,7 @@ impl<P: Platform> AddressSpace<P> {
             let entry = SwapEntry::from_payload(mark.slot);
             match swap.lookup_locked(entry) {
                 Ok(Lookup::Cached(pfn)) if self.platform().frame(pfn).has_failed() => {
-                    step = FaultOutcome::Failed(FaultError::MemoryFailed { addr: page });
+                    step = FaultOutcome::SwapIn(entry);
                     SwapFault::Leave(Some(pfn))
                 }
                 Ok(Lookup::Cached(pfn)) => {
@@ -82,20 +85,25 @@ impl<P: Platform> AddressSpace<P> {
     ///
     /// # Errors
     ///
-    /// Fails if there is no memory, if the device could not read the page and the entry is still there, or if
-    /// a fatal signal ends the wait.
+    /// Fails if there is no memory, or if a fatal signal ends the wait. Also fails if the entry is still
+    /// there, and the device could not read the page, or the memory of its frame failed and the device does
+    /// not have the page.
     ///
     /// # Locks
     ///
-    /// None during a read. Before a read, and after a failed read, the VMA's lock or the mmap lock for
-    /// reading. The caller holds no lock.
+    /// None during a read. Before a read, after a failed read, and for failed memory, the VMA's lock or the
+    /// mmap lock for reading. The caller holds no lock.
     pub(crate) fn swap_in(&self, entry: SwapEntry, addr: u64) -> Result<(), FaultError> {
         let (swap, memory, page) = (self.engine.swap(), self.engine.memory(), addr & !(PAGE_SIZE - 1));
         let pfn = match swap.lookup(entry) {
             Lookup::NotInUse => return Ok(()),
             Lookup::Cached(pfn) => {
+                let is_lost = self.platform().frame(pfn).has_failed() && !self.drop_failed(entry);
                 memory.put_frame(pfn);
-                return Ok(());
+                return match is_lost && self.has_swap_entry(entry, addr)? {
+                    true => Err(FaultError::MemoryFailed { addr }),
+                    false => Ok(()),
+                };
             }
             Lookup::Reading(pfn) => pfn,
             Lookup::Stored(shadow) => {
@@ -123,6 +131,13 @@ impl<P: Platform> AddressSpace<P> {
             Err(SwapReadError::Io) if self.has_swap_entry(entry, addr)? => Err(FaultError::Bus { addr }),
             Err(SwapReadError::Io) => Ok(()),
         }
+    }
+
+    /// Takes a frame whose memory failed out of the swap cache. Returns false if the device does not have the
+    /// page.
+    fn drop_failed(&self, entry: SwapEntry) -> bool {
+        let shadow = Shadow::new(self.engine.files().reclaim.evicted());
+        self.engine.swap().drop_clean(entry, shadow)
     }
 
     /// Returns true if this swap entry is at `addr`. The caller holds no lock.

@@ -19,6 +19,9 @@
 //! before the child. Moves of pages (`migrate.rs`) rely on the same order. Calls that unmap or discard pages
 //! (munmap, DONTNEED, truncation) remove markers. A marker does not count as a page.
 //!
+//! A failed frame stays in the swap cache. An access at a swap entry reads the page again if the device has
+//! it, and fails otherwise (`fault/swap.rs`).
+//!
 //! `memory_failure` is for the machine-check handler of an embedder, and MADV_HWPOISON
 //! (`call/madvise/failure.rs`) injects a failure. `lose.rs` removes a failed page of a file, and `migrate.rs`
 //! moves a page for `soft_offline`. The tests `rmap::failure` (`engine/freehold/tests`) check at their end
@@ -56,9 +59,10 @@ freehold_sync::error_enum! {
     pub enum OfflineError {
         /// The frame is in use and cannot be withdrawn.
         ///
-        /// There are two cases. Either the frame is used by the engine itself, by a task that holds a
-        /// reference to the frame, or by memory without an MMU. Or the frame is free, and either lies in the
-        /// cache of another CPU or belongs to a platform that cannot withdraw free frames.
+        /// There are three cases. Either the frame is used by the engine itself, by a task that holds a
+        /// reference to the frame, or by memory without an MMU. Or the page is in the swap cache, and no
+        /// entry maps it. Or the frame is free, and either lies in the cache of another CPU or belongs to a
+        /// platform that cannot withdraw free frames.
         Busy,
         /// The frame is out of use already.
         Failed,

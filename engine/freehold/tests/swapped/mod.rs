@@ -14,6 +14,7 @@
 //! | `back.rs` | faults: reads, waits, failures, exclusive and shared pages |
 //! | `calls.rs` | calls on swapped memory: fork, mprotect, mremap, munmap, guards, userfaultfd and others |
 //! | `off.rs` | swapoff |
+//! | `failed.rs` | memory failures of frames in the swap cache |
 //! | `shown.rs` | what reports show |
 //! | `short.rs` | allocation failures |
 //! | `random.rs` | random calls, compared with a copy of the memory |
@@ -22,6 +23,7 @@ mod advice;
 mod ahead;
 mod back;
 mod calls;
+mod failed;
 mod off;
 mod out;
 mod random;
