@@ -126,7 +126,9 @@ const OF_SPACES: &[Call] = &[
     ("handle_fault", |_, p, a, b| {
         ignore((p.handle_fault(a, Access::WRITE), p.handle_fault(b, Access::EXEC)))
     }),
-    ("frame_at", |_, p, a, _| ignore((p.frame_at(a), p.vma_info(a), p.find_vma(a).is_some()))),
+    ("frame_at", |_, p, a, _| {
+        ignore((p.frame_at(a), p.swap_slot_at(a), p.vma_info(a), p.find_vma(a).is_some()))
+    }),
     ("probe_at", |_, p, a, _| ignore((p.probe_at(a).is_some(), p.query_vma(a, QueryFlags::empty())))),
     ("maps", |_, p, a, _| ignore((p.maps(a).count(), p.smaps(a).count()))),
     ("brk", |_, p, a, b| ignore((p.brk(a), p.brk(b)))),

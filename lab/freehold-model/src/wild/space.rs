@@ -227,7 +227,7 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
             });
             any
         }
-        5 => space.frame_at(addr).is_some(),
+        5 => space.frame_at(addr).is_some() || space.swap_slot_at(addr).is_some(),
         6 => space.find_vma(addr).is_some() && space.vma_info(addr).is_some(),
         7 => space.query_vma(addr, QueryFlags::from_bits_retain(v.flags(63))).is_ok(),
         8 => space.probe_at(addr).is_some(),
