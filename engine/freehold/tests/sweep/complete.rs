@@ -82,6 +82,7 @@ const EXEMPT: &[(&str, &str)] = &[
     ("AddressSpace::read_killable", "a lock; with `write`"),
     ("AddressSpace::try_read", "a lock; made after every call of the sweep"),
     ("AddressSpace::write_killable", "a lock; with `write`"),
+    ("AddressSpace::swap_slot_at", "only reads"),
     ("AddressSpace::write_exclusive_range", "a lock; with `write`"),
     ("AddressSpace::register_listener", "needs no memory; `heard.rs`"),
     ("AddressSpace::unregister_listener", "needs no memory; `heard.rs`"),
