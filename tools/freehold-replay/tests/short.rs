@@ -91,8 +91,10 @@ fn swapped_pages_come_back_and_count_as_present() {
         assert!(figures.swap_ins >= PAGES / 2, "{figures:?}");
         // At least the first half of the pages was written before the reads began.
         assert!(figures.written >= PAGES / 2 && figures.failed == 0, "{figures:?}");
-        // Each read of a page takes 100 us, and requests do not overlap.
-        assert!(figures.waited.as_micros() >= u128::from(figures.swap_ins) * 100, "{figures:?}");
+        // A request of at most 8 pages, with those that are read ahead, takes 100 us, and requests do not
+        // overlap. The task does not wait for the last request if no access needs its pages.
+        let requests = figures.swap_ins / 8 - 1;
+        assert!(figures.waited.as_micros() >= u128::from(requests) * 100, "{figures:?}");
         assert_eq!(outcome.snapshots.all, 1);
     }
 }
