@@ -19,14 +19,21 @@ use freehold::{
     engine::Blocks,
     file::Zeroes,
     hugetlb::HugePageSize,
+    reclaim::ReclaimRequest,
     remote::{AccessMode, PinFlags},
     uffd::{Features, FillMode, MoveMode, ProtectMode, RegisterMode, UffdConfig, Userfaultfd},
 };
-use freehold_machine::deepest_call;
+use freehold_machine::{MemorySwap, deepest_call};
 use support::*;
 
 /// Largest stack use of an entry point in bytes, in a build without optimisation.
 const MAX_STACK: usize = 15 << 10;
+/// Largest stack use of reclaim that swaps pages out. The batch of pages, with the flushes that it needs, is on
+/// the stack, because reclaim must not need memory.
+const MAX_RECLAIM_STACK: usize = 48 << 10;
+
+/// The entry points that swap pages out.
+const RECLAIM: [&str; 2] = ["madvise, swapping out", "reclaim"];
 
 /// Measured depths: name of the entry point, bytes, and the deepest call of the platform.
 #[derive(Default)]
@@ -45,11 +52,15 @@ impl Depths {
 #[test]
 fn no_entry_point_exceeds_the_stack_of_a_kernel() {
     let mut depths = Depths::default();
-    let all: [fn(&mut Depths); 7] = [anonymous, files, shared, userfaults, huge_pages, access, pages];
+    let all: [fn(&mut Depths); 8] =
+        [anonymous, swapped, files, shared, userfaults, huge_pages, access, pages];
     all.into_iter().for_each(|scenario| scenario(&mut depths));
     depths.0.sort_by_key(|(_, depth, ..)| *depth);
     for (name, depth, call) in &depths.0 {
         println!("{depth:6}  {name}, at {call}");
+    }
+    for (name, depth, call) in depths.0.extract_if(.., |(name, ..)| RECLAIM.contains(name)) {
+        assert!((1..=MAX_RECLAIM_STACK).contains(&depth), "{name} needs {depth} bytes of stack at {call}");
     }
     let (name, depth, call) = depths.0.last().unwrap();
     assert!((1..=MAX_STACK).contains(depth), "{name} needs {depth} bytes of stack when it calls {call}");
@@ -85,6 +96,22 @@ fn anonymous(depths: &mut Depths) {
     depths.of("mseal", || process.mseal(BASE, PAGE, 0)).unwrap();
     depths.of("exit", || drop(process));
     drop(cpu);
+    world.end();
+}
+
+fn swapped(depths: &mut Depths) {
+    let world = World::with(32 << 20, Config::default());
+    let id = world.engine().swap_on(MemorySwap::new(256), 0).unwrap();
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    anon(&process, BASE, 64);
+    fill(&process, &mut cpu, BASE, 64, 1);
+    depths.of("madvise, swapping out", || process.madvise(BASE, 64 * PAGE, Advice::PageOut)).unwrap();
+    depths.of("a fault on a swapped page", || process.load::<u64>(&mut cpu, BASE)).unwrap();
+    depths.of("fork of swapped pages", || process.fork()).unwrap();
+    depths.of("reclaim", || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX)));
+    depths.of("swapoff", || world.engine().swap_off(id, || [process.space().clone()])).unwrap();
+    drop((process, cpu));
     world.end();
 }
 

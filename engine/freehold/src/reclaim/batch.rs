@@ -136,7 +136,8 @@ impl<'h, P: Platform> Flushes<'h, P> {
     }
 
     /// Flushes each space, and releases the frames.
-    pub fn finish(mut self) {
+    // Not by value, because the copy would need 5 KiB of stack.
+    pub fn finish(&mut self) {
         self.spaces.iter_mut().for_each(|(_, gather)| gather.finish());
     }
 }

@@ -68,8 +68,12 @@ pub(super) struct Evictor<'e, P: Platform> {
 
 impl<'e, P: Platform> Evictor<'e, P> {
     pub fn new(engine: &'e Engine<P>) -> Self {
-        let anon = (ArrayVec::new(), ArrayVec::new());
-        Evictor { engine, batch: ArrayVec::new(), anon, swapper: Swapper::new(engine) }
+        Evictor {
+            engine,
+            batch: ArrayVec::new(),
+            anon: (ArrayVec::new(), ArrayVec::new()),
+            swapper: Swapper::new(engine),
+        }
     }
 
     /// Returns the number of pages in the batch, and of those whose write to a swap device has not ended.
@@ -133,9 +137,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if self.anon.0.is_empty() {
             return;
         }
-        if self.swapper.must_flush() {
-            self.flush_swapped(reclaimed);
-        }
+        self.flush_swapped(reclaimed);
         let fates = self.swapper.swap_out(&self.anon.0);
         self.anon.0.clear();
         for (page, fate) in self.anon.1.drain(..).zip(fates) {
@@ -185,27 +187,28 @@ impl<'e, P: Platform> Evictor<'e, P> {
     /// reference of this task.
     fn unmap_some(&mut self) -> ArrayVec<(GivenUp, Option<Unmapped<P>>), BATCH> {
         let mut unmapped = ArrayVec::new();
-        let homes = Homes::try_lock(self.batch.iter().filter_map(|(page, _)| home_of(page)));
-        let mut flushes = Flushes::new();
-        for (page, given_up) in &self.batch {
-            if flushes.is_full() {
-                break;
+        {
+            let homes = Homes::try_lock(self.batch.iter().filter_map(|(page, _)| home_of(page)));
+            let mut flushes = Flushes::new();
+            for (page, given_up) in &self.batch {
+                if flushes.is_full() {
+                    break;
+                }
+                let file = home_of(page).and_then(|home| {
+                    let lookups = homes.of(home)?;
+                    // `None` if the file is about to be freed, which frees its pages. The reference outlives
+                    // the locks, because the last one must not be dropped under the lock of the home.
+                    let mapping = home.mapping(lookups).filter(|mapping| mapping.has_store())?;
+                    let index = mapping.index_of(page.index());
+                    flushes
+                        .unmap(page, lookups)
+                        .then(|| home.hold_mapping_within(lookups))?
+                        .map(|file| (file, index))
+                });
+                unmapped.push((*given_up, file));
             }
-            let file = home_of(page).and_then(|home| {
-                let lookups = homes.of(home)?;
-                // `None` if the file is about to be freed, which frees its pages. The reference outlives the
-                // locks, because the last one must not be dropped under the lock of the home.
-                let mapping = home.mapping(lookups).filter(|mapping| mapping.has_store())?;
-                let index = mapping.index_of(page.index());
-                flushes
-                    .unmap(page, lookups)
-                    .then(|| home.hold_mapping_within(lookups))?
-                    .map(|file| (file, index))
-            });
-            unmapped.push((*given_up, file));
+            flushes.finish();
         }
-        flushes.finish();
-        drop(homes);
         self.batch.drain(..unmapped.len());
         unmapped
     }

@@ -113,13 +113,9 @@ impl<'e, P: Platform> Swapper<'e, P> {
         self.out.len() as u64 + self.writing
     }
 
-    /// Returns true if [`flush`](Self::flush) must be called before the next pages.
-    pub fn must_flush(&self) -> bool {
-        !self.out.is_empty()
-    }
-
     /// Takes anonymous pages, at most [`BATCH`], away from all page tables, unless they are in use. Returns
-    /// the fate of each page. The caller holds no lock, and has flushed if that was necessary.
+    /// the fate of each page. The caller holds no lock, and has written the pages of the call before by
+    /// [`flush`](Self::flush).
     pub fn swap_out(&mut self, pages: &[Page<'_, P>]) -> ArrayVec<Fate, BATCH> {
         let mut fates = ArrayVec::new();
         while fates.len() < pages.len() {
@@ -220,7 +216,7 @@ fn unmap_some<'b, P: Platform>(
         marked.push(mark(page, &homes, &mut flushes));
     }
     flushes.finish();
-    marked.into_iter().map(|marked| replace(engine, marked?, slots)).collect()
+    marked.drain(..).map(|marked| replace(engine, marked?, slots)).collect()
 }
 
 /// Returns the home of an anonymous page.

@@ -4,9 +4,8 @@
 //! Each VMA is read under its own lock (`with_next_vma` in `maps.rs`), and each page table under the table's
 //! lock. Runs of pages are collected in a small buffer on the stack, and `sink` gets them after the locks are
 //! released, because `sink` may write to the memory of a program. `reports::maps`, `reports::entries`,
-//! `uffd::protect_async`,
-//! `swapped::shown` and `every_call::edges::reports_round_ranges_to_whole_pages` (`engine/freehold/tests`)
-//! test this file.
+//! `uffd::protect_async`, `swapped::shown` and `every_call::edges::reports_round_ranges_to_whole_pages`
+//! (`engine/freehold/tests`) test this file.
 
 use crate::space::AddressSpace;
 use crate::{

@@ -1,24 +1,9 @@
 //! MADV_PAGEOUT of anonymous memory (`src/call/madvise/pageout.rs`).
 
-use super::{Swapped, swapped_pages};
+use super::{Swapped, swapped_pages, with_filled};
 use crate::support::*;
 use freehold::{call::Advice, engine::HugePages, remote::IoVec};
 use freehold_machine::MemorySwap;
-
-/// Runs a scenario on every design, with a process that has `pages` filled pages at [`BASE`].
-fn with_filled(pages: u64, scenario: impl Fn(&Swapped, &Process, &mut Vcpu)) {
-    for locking in Locking::ALL {
-        let swapped = Swapped::new(64);
-        let process = swapped.process(locking);
-        let mut cpu = swapped.world.machine.cpu(0);
-        anon(&process, BASE, pages);
-        fill(&process, &mut cpu, BASE, pages, 1);
-        scenario(&swapped, &process, &mut cpu);
-        process.check();
-        drop((process, cpu));
-        swapped.end();
-    }
-}
 
 #[test]
 fn pages_of_the_range_are_swapped_out() {

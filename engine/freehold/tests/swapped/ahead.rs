@@ -74,27 +74,33 @@ fn readahead_stays_in_the_vma() {
     });
 }
 
+/// Makes a fault at page 1 with a device that completes requests late. Returns when the fault has ended. A
+/// request with pages that were read ahead then waits at the device.
+fn fault_with_late_device(swapped: &super::Swapped, process: &Process, cpu: &mut Vcpu) {
+    process.load::<u64>(cpu, BASE).unwrap();
+    // The slots of the window are in two requests: an entry between them is gone.
+    process.madvise(BASE + 2 * PAGE, PAGE, Advice::DontNeed).unwrap();
+    swapped.device.complete_later(true);
+    std::thread::scope(|scope| {
+        let space = process.space();
+        let fault = scope.spawn(move || space.handle_fault(BASE + PAGE, freehold::fault::Access::READ));
+        while swapped.device.waiting() < 2 {
+            std::thread::yield_now();
+        }
+        // The request of the page of the fault is not the last one to be sent.
+        while !fault.is_finished() && swapped.device.waiting() > 1 {
+            swapped.device.complete_next();
+        }
+        assert!(fault.join().unwrap().is_ok());
+    });
+    assert_eq!(swapped.device.waiting(), 1, "pages that were read ahead");
+    swapped.device.complete_later(false);
+}
+
 #[test]
 fn fault_does_not_wait_for_pages_that_are_read_ahead() {
     with_swapped(PAGES, |swapped, process, cpu| {
-        process.load::<u64>(cpu, BASE).unwrap();
-        // The slots of the window are in two requests: an entry between them is gone.
-        process.madvise(BASE + 2 * PAGE, PAGE, Advice::DontNeed).unwrap();
-        swapped.device.complete_later(true);
-        std::thread::scope(|scope| {
-            let space = process.space();
-            let fault = scope.spawn(move || space.handle_fault(BASE + PAGE, freehold::fault::Access::READ));
-            while swapped.device.waiting() < 2 {
-                std::thread::yield_now();
-            }
-            // The request of the page of the fault is not the last one to be sent.
-            while !fault.is_finished() && swapped.device.waiting() > 1 {
-                swapped.device.complete_next();
-            }
-            assert!(fault.join().unwrap().is_ok());
-        });
-        assert_eq!(swapped.device.waiting(), 1, "pages that were read ahead");
-        swapped.device.complete_later(false);
+        fault_with_late_device(swapped, process, cpu);
         while swapped.device.complete_next() {}
         assert_filled(process, cpu, BASE + 3 * PAGE, 2, 4);
     });
@@ -116,23 +122,9 @@ fn failure_to_read_ahead_is_no_error() {
 #[test]
 fn exit_does_not_wait_for_pages_that_are_read_ahead() {
     with_swapped(PAGES, |swapped, process, cpu| {
-        process.load::<u64>(cpu, BASE).unwrap();
-        process.madvise(BASE + 2 * PAGE, PAGE, Advice::DontNeed).unwrap();
-        swapped.device.complete_later(true);
-        std::thread::scope(|scope| {
-            let space = process.space();
-            let fault = scope.spawn(move || space.handle_fault(BASE + PAGE, freehold::fault::Access::READ));
-            while swapped.device.waiting() < 2 {
-                std::thread::yield_now();
-            }
-            while !fault.is_finished() && swapped.device.waiting() > 1 {
-                swapped.device.complete_next();
-            }
-            fault.join().unwrap().unwrap();
-        });
+        fault_with_late_device(swapped, process, cpu);
         process.clear();
         assert_eq!(swapped_pages(process), 0);
-        swapped.device.complete_later(false);
         while swapped.device.complete_next() {}
     });
 }

@@ -74,23 +74,30 @@ impl Swapped {
     }
 }
 
-/// Runs a scenario on every design, with a process that has `pages` pages of private memory at [`BASE`],
-/// which are filled and swapped out.
-fn with_swapped(pages: u64, scenario: impl Fn(&Swapped, &Process, &mut Vcpu)) {
+/// Runs a scenario on every design, with a process that has `pages` filled pages of private memory at
+/// [`BASE`].
+fn with_filled(pages: u64, scenario: impl Fn(&Swapped, &Process, &mut Vcpu)) {
     for locking in Locking::ALL {
         let swapped = Swapped::new(64);
         let process = swapped.process(locking);
         let mut cpu = swapped.world.machine.cpu(0);
         anon(&process, BASE, pages);
         fill(&process, &mut cpu, BASE, pages, 1);
-        assert_eq!(swapped.reclaim().freed, pages);
-        assert_eq!((process.rss().anon, process.rss().swap, swapped.used()), (0, pages as i64, pages));
-        process.check();
         scenario(&swapped, &process, &mut cpu);
         process.check();
         drop((process, cpu));
         swapped.end();
     }
+}
+
+/// Runs a scenario like [`with_filled`], with pages that are swapped out.
+fn with_swapped(pages: u64, scenario: impl Fn(&Swapped, &Process, &mut Vcpu)) {
+    with_filled(pages, |swapped, process, cpu| {
+        assert_eq!(swapped.reclaim().freed, pages);
+        assert_eq!((process.rss().anon, process.rss().swap, swapped.used()), (0, pages as i64, pages));
+        process.check();
+        scenario(swapped, process, cpu);
+    });
 }
 
 /// Returns the number of pages of a process that are swapped out.
