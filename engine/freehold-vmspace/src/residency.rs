@@ -130,6 +130,11 @@ pub struct Usage {
 pub struct UsageSum(Usage);
 
 impl UsageSum {
+    /// Adds pages of shared memory that are swapped out. No entry names their slots.
+    pub fn add_swapped(&mut self, pages: u64) {
+        self.0.swap += pages * PAGE_SIZE;
+    }
+
     /// Returns the sum in whole bytes.
     pub fn usage(&self) -> Usage {
         let sum = self.0;

@@ -80,8 +80,8 @@ const TYPE: u32 = 0o170_000;
 /// ENXIO: the offset is beyond the end of the file.
 const BEYOND: Errno = Errno(6);
 
-/// Returns the offset of the next data or of the next hole, at or after `offset`. A page that is not in
-/// memory is a hole.
+/// Returns the offset of the next data or of the next hole, at or after `offset`. A page that is neither in
+/// memory nor swapped out is a hole.
 fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     let size = open.file.stat().size;
     if offset >= size {
@@ -103,8 +103,8 @@ fn seek_data(open: &Open, offset: u64, data: bool) -> Answer {
     }
 }
 
-/// Calls `f` with consecutive runs of pages of a file, and true if the run is in memory, until `f` returns
-/// false. Skips the pages of a hole together.
+/// Calls `f` with consecutive runs of pages of a file, and true if the run is in memory or swapped out, until
+/// `f` returns false. Skips the pages of a hole together.
 ///
 /// # Errors
 ///
@@ -307,8 +307,8 @@ fn sync_one(frame: &mut Frame) -> Answer {
 /// The number of cachestat.
 const CACHESTAT: u32 = 451;
 
-/// Performs cachestat: counts the pages of a range of a file that are in memory. No page ever waits for
-/// write-back, so the other counts are 0.
+/// Performs cachestat: counts the pages of a range of a file that are in memory, and those that are swapped
+/// out. No page ever waits for write-back, so the counts of such pages are 0.
 fn cachestat(frame: &mut Frame) -> Answer {
     let [descriptor, range, out, flags, ..] = frame.args();
     let open = file(descriptor)?;
@@ -316,21 +316,25 @@ fn cachestat(frame: &mut Frame) -> Answer {
     if flags as u32 != 0 {
         return Err(Errno::EINVAL);
     }
-    let count = match open.file.mapping() {
+    let [count, evicted] = match open.file.mapping() {
         Some(mapping) if mapping.huge_page_size().is_some() => return Err(Errno::EOPNOTSUPP),
         Some(mapping) => {
             let end = if len == 0 { u64::MAX } else { offset.saturating_add(len) };
             let pages = offset / PAGE_SIZE..end.min(mapping.size()).div_ceil(PAGE_SIZE);
-            let mut count = 0;
+            let [mut count, mut evicted] = [0; 2];
             each_run(mapping, pages, |run, is_present| {
-                count += if is_present { run.len().get() } else { 0 };
+                if is_present {
+                    let swapped = mapping.swapped_pages(run).min(run.len().get());
+                    count += run.len().get() - swapped;
+                    evicted += swapped;
+                }
                 true
             })?;
-            count
+            [count, evicted]
         }
-        None => 0,
+        None => [0; 2],
     };
-    UserPtr::<[u64; 5]>::new(out).write(&[count, 0, 0, 0, 0]).map(|()| 0)
+    UserPtr::<[u64; 5]>::new(out).write(&[count, 0, 0, evicted, 0]).map(|()| 0)
 }
 
 fn fadvise(frame: &mut Frame) -> Answer {

@@ -21,12 +21,12 @@ use crate::sched::current;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering::Relaxed;
-use freehold::PAGE_SIZE;
 use freehold::call::ShmFlags;
 use freehold::counted::Counted;
 use freehold::error::{Errno, FillError};
 use freehold::file;
 use freehold::hugetlb::HugePageSize;
+use freehold::{PAGE_SIZE, PageRange};
 use linux_raw_sys::general::*;
 
 pub const CALLS: Calls =
@@ -243,7 +243,9 @@ fn put_sums(out: u64) -> Answer {
     let pages: u64 = all.values().map(|shm| shm.bytes.div_ceil(PAGE_SIZE)).sum();
     let present: Vec<_> = all.values().map(|shm| shm.memory.clone()).collect();
     drop(all);
-    let resident: u64 = present.iter().map(|memory| allocated(memory.mapping()) / PAGE_SIZE).sum();
-    UserPtr::<[u64; 6]>::new(out).write(&[count, pages, resident, 0, 0, 0])?;
+    let allocated: u64 = present.iter().map(|memory| allocated(memory.mapping()) / PAGE_SIZE).sum();
+    let swapped: u64 = present.iter().map(|memory| memory.mapping().swapped_pages(PageRange::ALL)).sum();
+    let resident = allocated.saturating_sub(swapped);
+    UserPtr::<[u64; 6]>::new(out).write(&[count, pages, resident, swapped, 0, 0])?;
     Ok(last_index())
 }

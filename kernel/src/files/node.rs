@@ -162,7 +162,7 @@ impl NodeFile {
     fn hole_at(&self, mapping: &Mapping<Machine>, at: u64, room: usize) -> usize {
         let is_other =
             self.0.archived_bytes.is_some() || mapping.huge_page_size().is_some() || mapping.is_secret();
-        if is_other || mapping.has_page(page_at(at)) {
+        if is_other || mapping.has_data(page_at(at)) {
             return 0;
         }
         let in_page = PAGE_SIZE - at % PAGE_SIZE;

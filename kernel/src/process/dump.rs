@@ -175,7 +175,7 @@ impl Part {
         let Some((file, offset)) = &self.file else { return false };
         let (mapping, from) = (file.mapping(), offset + (at - self.start));
         let is_hole =
-            self.flags.contains(VmFlags::SHARED) && !mapping.has_page(PageIndex::new(from / PAGE_SIZE));
+            self.flags.contains(VmFlags::SHARED) && !mapping.has_data(PageIndex::new(from / PAGE_SIZE));
         !is_hole && mapping.read_at(from, out).is_ok_and(|bytes| bytes > 0)
     }
 }

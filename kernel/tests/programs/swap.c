@@ -9,7 +9,9 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/swap.h>
+#include <sys/syscall.h>
 #include <sys/sysinfo.h>
 #include <sys/wait.h>
 
@@ -151,6 +153,45 @@ static void more_than_memory_is_sorted(void) {
     CHECK(sum == 0 && !munmap(at, bytes));
 }
 
+// Shared memory is swapped out as well: mappings, read, write and holes find the contents. A quarter of the
+// memory is in a file, which Freehold's kernel limits like a tmpfs.
+static void shared_memory_survives_a_lack_of_memory(void) {
+    long size = bytes / 4, pages = size / PAGE, others = bytes - size;
+    int file = memfd_create("large", 0);
+    CHECK(file >= 0 && !ftruncate(file, size));
+    uint64_t *at = mmap(0, size, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(at != MAP_FAILED);
+    fill_all(at, pages, 7);
+    uint64_t *other = map(others);
+    fill_all(other, others / PAGE, 8);
+    struct stat stat;
+    CHECK(!fstat(file, &stat) && stat.st_blocks * 512 == size);
+    CHECK(lseek(file, 0, SEEK_HOLE) == size);
+    // A page through write, and its neighbour through read.
+    static uint64_t page[WORDS];
+    fill(page, 3, 9);
+    CHECK(pwrite(file, page, PAGE, 3 * PAGE) == PAGE);
+    CHECK(pread(file, page, PAGE, 4 * PAGE) == PAGE);
+    check(page, 4, 7);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        check(at + 3 * WORDS, 3, 9);
+        for (long n = 4; n < pages; n++) check(at + n * WORDS, n, 7);
+        for (long n = 0; n < pages; n += 5) fill(at + n * WORDS, n, 10);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    check_all(other, others / PAGE, 8);
+    for (long n = 4; n < pages; n++) check(at + n * WORDS, n, n % 5 ? 7 : 10);
+    CHECK(!fallocate(file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, pages / 2 * PAGE));
+    CHECK(!fstat(file, &stat) && stat.st_blocks * 512 == size - pages / 2 * PAGE);
+    CHECK(at[WORDS] == 0 && at[3 * WORDS + 1] == 0);
+    for (long n = pages / 2; n < pages; n++) check(at + n * WORDS, n, n % 5 ? 7 : 10);
+    CHECK(!munmap(at, size) && !munmap(other, others) && !close(file));
+}
+
 static void pagemap_names_the_slots_of_swapped_pages(void) {
     enum { PAGES = 16 };
     uint64_t *at = map(PAGES * PAGE), words[PAGES];
@@ -175,9 +216,23 @@ static void swapoff_brings_all_pages_back(void) {
     long size = bytes / 4;
     uint64_t *at = map(size);
     fill_all(at, size / PAGE, 5);
+    long shared_pages = size / PAGE / 2;
+    int file = memfd_create("shared", 0);
+    CHECK(file >= 0 && !ftruncate(file, shared_pages * PAGE));
+    uint64_t *shared = mmap(0, shared_pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    CHECK(shared != MAP_FAILED);
+    fill_all(shared, shared_pages, 6);
     CHECK(!madvise(at, size, 21 /* MADV_PAGEOUT */) && swapped_kib() > 0);
+    CHECK(!madvise(shared, shared_pages * PAGE, 21));
+    // nr_cache, nr_dirty, nr_writeback, nr_evicted, nr_recently_evicted.
+    uint64_t range[2] = {0, 0}, counts[5];
+    CHECK(!syscall(451 /* cachestat */, file, range, counts, 0));
+    CHECK(counts[3] > 0 && counts[0] + counts[3] == (uint64_t)shared_pages);
+    CHECK(number_in("/proc/self/smaps_rollup", "Swap:") > swapped_kib());
     CHECK(!swapoff(device) && swapped_kib() == 0 && number_in("/proc/meminfo", "SwapTotal:") == 0);
     check_all(at, size / PAGE, 5);
+    check_all(shared, shared_pages, 6);
+    CHECK(!munmap(shared, shared_pages * PAGE) && !close(file));
     CHECK(swapoff(device) == -1 && errno == EINVAL);
     CHECK(!swapon(device, SWAP_FLAG_PREFER | 7));
     CHECK(number_in("/proc/swaps", "partition\t") > 0);
@@ -191,6 +246,7 @@ int main(int argc, char **argv) {
     PART(parent_and_child_have_their_own_contents);
     PART(threads_swap_side_by_side);
     PART(more_than_memory_is_sorted);
+    PART(shared_memory_survives_a_lack_of_memory);
     if (argc > 2) {
         PART(pagemap_names_the_slots_of_swapped_pages);
         PART(swapoff_brings_all_pages_back);

@@ -25,7 +25,8 @@
 //! A swap cache (`swap/` of `freehold`) uses the same bit and the same steps for pages that entries may map.
 //! A frame is in at most one cache: [`enter_swap_cache`](Frame::enter_swap_cache) fails while the bit is set.
 
-use super::{CACHED, Frame, MAX_REFS};
+use super::{ANON, CACHED, DIRTY, Frame, MAX_REFS, SHMEM, page::CachePage};
+use crate::PageIndex;
 use freehold_sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 
 freehold_sync::error_enum! {
@@ -52,6 +53,38 @@ impl Frame {
         // Release: if a lookup expects the frame's earlier page and raises the count, its second check finds
         // that the earlier page is gone.
         self.refs.store(1 | CACHED, Release);
+    }
+
+    /// Makes the frame, which holds a page of shared memory, a page of the swap cache. No cache of a file has
+    /// the frame any more, and the caller has a reference.
+    pub fn become_swapped(&self) {
+        self.clear_rmap();
+        self.change_kind(SHMEM | DIRTY, ANON);
+    }
+
+    /// Makes the frame, which comes from the swap cache, a page that is about to
+    /// [return](Self::return_to_cache) to the cache of its file. The caller has a reference, and no task
+    /// expects this frame in a swap cache.
+    pub fn become_shared(&self, kind: CachePage, index: PageIndex) {
+        self.change_kind(ANON, SHMEM);
+        self.index.store(index.get(), Relaxed);
+        // Release: as in `init_anon`.
+        self.rmap.store(kind.rmap, Release);
+    }
+
+    /// Changes bits of the kind and the flags. Other tasks may change the age and the marks at the same time.
+    fn change_kind(&self, clear: u32, set: u32) {
+        // Relaxed: the word of the file or of the slot publishes the frame.
+        let _ = self.word.fetch_update(Relaxed, Relaxed, |word| Some(word & !clear | set));
+    }
+
+    /// Turns a reference of the caller into the cache's reference, like [`enter_cache`](Self::enter_cache),
+    /// for a frame to which other tasks may have references. No cache has the frame.
+    #[inline]
+    pub fn return_to_cache(&self) {
+        // Release: as in `enter_cache`. Acquire: the swap cache has finished with the frame.
+        let before = self.refs.fetch_add(CACHED, AcqRel);
+        debug_assert_eq!(before & CACHED, 0, "a frame is in two caches");
     }
 
     /// Turns the cache's reference into an ordinary reference of the caller. The caller has marked the place

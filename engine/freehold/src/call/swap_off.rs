@@ -1,9 +1,10 @@
 //! Swapoff: takes a swap device out of use, after all its pages came back to memory.
 //!
-//! The engine keeps no list of address spaces, so the caller names them. Each space is walked for entries of
-//! the device. The page of each entry is brought into the swap cache with no lock held, and mapped as by a
-//! fault, but without regard to the rights of the VMA. A fork may copy entries to a space that was not named
-//! yet, so the spaces are named again until the device has no page.
+//! Pages of shared memory come back to their files, of which the engine has a list (`file/swapped.rs`). The
+//! engine keeps no list of address spaces, so the caller names them. Each space is walked for entries of the
+//! device. The page of each entry is brought into the swap cache with no lock held, and mapped as by a fault,
+//! but without regard to the rights of the VMA. A fork may copy entries to a space that was not named yet, so
+//! the spaces are named again until the device has no page.
 //!
 //! Every step leaves a page either in memory or on the device, so a call that fails has lost nothing; the
 //! device is then open again. `tests/swapped/off.rs` and `shuttle_engine/swapped.rs` test swapoff.
@@ -12,7 +13,7 @@ use crate::{
     VirtAddr,
     counted::Counted,
     engine::Engine,
-    error::{AccessError, SwapOffError},
+    error::{AccessError, FillError, SwapOffError},
     fault::{Access, FaultOutcome},
     platform::Platform,
     remote::AccessMode,
@@ -84,7 +85,7 @@ impl<P: Platform> Engine<P> {
         let (mut rounds, mut idle) = (Rounds::new(), 0);
         while !self.swap().is_empty(id) {
             rounds.again::<P>()?;
-            let mut back = 0;
+            let mut back = self.files().leave_device(id).map_err(file_failure)?;
             for space in spaces() {
                 back += space.leave_device(id)?;
             }
@@ -142,5 +143,14 @@ impl<P: Platform> AddressSpace<P> {
                 if is_left { Err(SwapOffError::Io) } else { Ok(()) }
             }
         }
+    }
+}
+
+/// Converts the error of a page of a file that could not come back.
+fn file_failure(error: FillError) -> SwapOffError {
+    match error {
+        FillError::Killed => SwapOffError::Killed,
+        FillError::NoMemory => SwapOffError::OutOfMemory,
+        _ => SwapOffError::Io,
     }
 }

@@ -86,7 +86,8 @@ settings! {
         pub overcommit: Overcommit,
         /// Maximum number of pages in shared memory that can outlive every program: memfds, files whose pager
         /// [reads zeroes](crate::file::Pager::reads_zeroes) (tmpfs), and segments of which only touched pages
-        /// are committed. All these files together have the limit. None by default.
+        /// are committed. All these files together have the limit. Pages that are swapped out count, as in a
+        /// tmpfs of Linux. None by default.
         ///
         /// A write or an allocation beyond the limit fails with
         /// [`NoSpace`](crate::file::FillError::NoSpace), and a fault raises SIGBUS, as in a tmpfs of Linux

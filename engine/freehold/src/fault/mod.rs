@@ -144,7 +144,7 @@ impl<P: Platform> AddressSpace<P> {
                 }
                 FaultOutcome::Fill(file, wanted) => {
                     // At a mark of readahead, the fault starts reads and does not wait.
-                    done.major |= wanted.need == Need::Page && file.mapping().has_store();
+                    done.major |= wanted.need == Need::Page && file.mapping().reads_device(wanted.index);
                     done.waited |= wanted.need != Need::NextWindow;
                     self.fill(&file, wanted, addr)
                 }
@@ -323,11 +323,12 @@ impl<P: Platform> AddressSpace<P> {
                 Object::Anonymous | Object::Zeroes(_) => self.anon_fault(vma, page, access, held, table),
                 Object::File(_) => match self.file_fault(vma, page, access, held, table) {
                     // The page left the cache after `ask_pager` found it: retry, so that the pager supplies
-                    // the page. A lost page is not retried.
+                    // the page. A page that is lost, moving or swapped out is not retried.
                     FaultOutcome::Fill(file, wanted)
                         if vma.flags().contains(VmFlags::UFFD_MISSING)
                             && wanted.need == Need::Page
-                            && !file.mapping().is_lost(wanted.index) =>
+                            && !file.mapping().is_lost(wanted.index)
+                            && !file.mapping().has_data(wanted.index) =>
                     {
                         FaultOutcome::Retry
                     }

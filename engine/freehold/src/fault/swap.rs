@@ -23,10 +23,10 @@
 use super::{Access, FaultError, FaultOutcome, vma_pte_flags, written};
 use crate::{
     PAGE_SIZE, VirtAddr,
-    file::HasFiles,
+    file::{HasFiles, SwapInError},
     platform::{PageOwner, Platform},
     space::AddressSpace,
-    swap::{Lookup, Shadow, SwapEntry, SwapReadError},
+    swap::{Lookup, SwapEntry},
     vma::Vma,
 };
 use freehold_pagetable::PteTable;
@@ -94,50 +94,16 @@ impl<P: Platform> AddressSpace<P> {
     /// None during a read. Before a read, after a failed read, and for failed memory, the VMA's lock or the
     /// mmap lock for reading. The caller holds no lock.
     pub(crate) fn swap_in(&self, entry: SwapEntry, addr: u64) -> Result<(), FaultError> {
-        let (swap, memory, page) = (self.engine.swap(), self.engine.memory(), addr & !(PAGE_SIZE - 1));
-        let pfn = match swap.lookup(entry) {
-            Lookup::NotInUse => return Ok(()),
-            Lookup::Cached(pfn) => {
-                let is_lost = self.platform().frame(pfn).has_failed() && !self.drop_failed(entry);
-                memory.put_frame(pfn);
-                return match is_lost && self.has_swap_entry(entry, addr)? {
-                    true => Err(FaultError::MemoryFailed { addr }),
-                    false => Ok(()),
-                };
-            }
-            Lookup::Reading(pfn) => pfn,
-            Lookup::Stored(shadow) => {
-                let ahead = self.in_vma(page, |vma| self.swap_window(vma, page))?.unwrap_or_default();
-                let owner = PageOwner::Space(self.vm.mmu());
-                let pfn = memory.alloc_swap(owner).map_err(|_| FaultError::OutOfMemory)?;
-                let frame = self.platform().frame(pfn);
-                // Twice, so that the page counts as accessed: reclaim does not drop it from the cache at
-                // once.
-                (0..2).for_each(|_| frame.mark_accessed());
-                frame.set_first_age(self.engine.files().reclaim.swapped_in(shadow.get()).byte());
-                let Some(request) = swap.begin_read(entry, pfn) else {
-                    memory.put_frame(pfn);
-                    return Ok(());
-                };
-                self.read_ahead(request, entry, &ahead);
-                pfn
-            }
+        let page = addr & !(PAGE_SIZE - 1);
+        let window = || Ok(self.in_vma(page, |vma| self.swap_window(vma, page))?.unwrap_or_default());
+        let error = match self.engine.files().swap_in(entry, PageOwner::Space(self.vm.mmu()), window) {
+            Ok(()) => return Ok(()),
+            Err(SwapInError::NoMemory) => return Err(FaultError::OutOfMemory),
+            Err(SwapInError::Killed) => return Err(FaultError::Killed),
+            Err(SwapInError::Io) => FaultError::Bus { addr },
+            Err(SwapInError::Lost) => FaultError::MemoryFailed { addr },
         };
-        let read = swap.wait_for_read(entry, pfn);
-        memory.put_frame(pfn);
-        match read {
-            Ok(()) => Ok(()),
-            Err(SwapReadError::Killed) => Err(FaultError::Killed),
-            Err(SwapReadError::Io) if self.has_swap_entry(entry, addr)? => Err(FaultError::Bus { addr }),
-            Err(SwapReadError::Io) => Ok(()),
-        }
-    }
-
-    /// Takes a frame whose memory failed out of the swap cache. Returns false if the device does not have the
-    /// page.
-    fn drop_failed(&self, entry: SwapEntry) -> bool {
-        let shadow = Shadow::new(self.engine.files().reclaim.evicted());
-        self.engine.swap().drop_clean(entry, shadow)
+        if self.has_swap_entry(entry, addr)? { Err(error) } else { Ok(()) }
     }
 
     /// Returns true if this swap entry is at `addr`. The caller holds no lock.
@@ -148,17 +114,5 @@ impl<P: Platform> AddressSpace<P> {
             SwapMark::of_entry(pte).is_some_and(|mark| mark.slot == entry.payload())
         };
         Ok(self.in_vma(page, is_there)?.unwrap_or(false))
-    }
-
-    /// Calls `f` with the VMA at `page`, if there is one, and a lock that keeps it and its tables. The caller
-    /// holds no lock.
-    fn in_vma<R>(&self, page: u64, f: impl FnOnce(&Vma<P>) -> R) -> Result<Option<R>, Killed> {
-        if self.tries_vma_lock()
-            && let Ok(vma) = self.lock_vma(page)
-        {
-            return Ok(Some(f(&vma)));
-        }
-        let guard = self.read_killable()?;
-        Ok(guard.find(page).map(f))
     }
 }

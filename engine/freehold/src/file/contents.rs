@@ -258,7 +258,7 @@ impl<P: Platform> Mapping<P> {
             (at > size && !size.is_multiple_of(PAGE_SIZE), size),
         ];
         let mut kept = [const { None }; 3];
-        let reads = !data.is_empty() && self.waits_for_pager();
+        let reads = !data.is_empty() && (self.waits_for_pager() || self.invalidate.swapped() != 0);
         for ((is_part, byte), kept) in parts.into_iter().zip(&mut kept).filter(|_| reads) {
             let index = PageIndex::of_byte(byte);
             if is_part && index < self.end() {
@@ -281,7 +281,8 @@ impl<P: Platform> Mapping<P> {
         self.check_permits(at, data.len() as u64)?;
         let charge = self.charge_growth(size, end.max(size))?;
         let (index, data) = (PageIndex::of_byte(at), &data[..len]);
-        let whole = len as u64 == PAGE_SIZE && self.waits_for_pager() && !self.is_direct();
+        let reads = self.waits_for_pager() || self.invalidate.swapped() != 0;
+        let whole = len as u64 == PAGE_SIZE && reads && !self.is_direct();
         while !(whole && self.get_any(index).is_none() && self.put_whole_page(index, data)?) {
             let Some(page) = self.page_to_write(index, whole, named)? else { continue };
             let platform = self.files().platform();
@@ -311,7 +312,7 @@ impl<P: Platform> Mapping<P> {
                 Some(page) => return Ok(Some(page)),
                 None if whole => return Ok(None),
                 None if index < self.end() && self.waits_for_pager() => return Err(Stop::Absent(index)),
-                None if index < self.end() => self.try_fill(index)?,
+                None if index < self.end() => self.fill_here(index)?,
                 None => self.fill_new(index, named)?,
             }
         }
@@ -327,7 +328,7 @@ impl<P: Platform> Mapping<P> {
         }
         let zeroes = self.is_shmem() && self.pager().reads_zeroes();
         let absent = zeroes && self.is_absent(Stay::within::<P>(&P::rcu_read()), PageRange::one(index));
-        if absent { Ok(None) } else { Ok(Some(self.page(index)?)) }
+        if absent { Ok(None) } else { Ok(Some(self.page_here(index)?)) }
     }
 
     /// Zeroes bytes within one page.

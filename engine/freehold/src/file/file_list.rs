@@ -1,12 +1,15 @@
-//! The list of an engine's files whose caches may hold reclaimable pages.
+//! Lists of an engine's files: those whose caches may hold clean pages, and those of which pages were swapped
+//! out.
 //!
-//! The search for reclaimable pages walks the list in a ring, so that every file gets its share of the
-//! search. The list does not own its files: a file that is destroyed removes itself. One spin lock, a leaf of
+//! The search for reclaimable pages walks the first list in a ring, so that every file gets its share of the
+//! search. A list does not own its files: a file that is destroyed removes itself. One spin lock, a leaf of
 //! the lock order, guards the ring and the links in the files. No reference to a file may be dropped under
 //! this lock, because dropping the last reference removes the file from the list.
 //!
-//! `mapping.rs` adds each file with a backing store, and removes the file when it is destroyed.
-//! `engine/trim.rs` walks the list. `tests/files/drop_clean.rs` tests the order of the walk, and files that
+//! `mapping.rs` adds each file with a backing store to the first list, and removes files from both lists when
+//! they are destroyed. `swapped.rs` adds shared memory to the second list when a page is first swapped out. A
+//! file is in at most one list, so one link is enough. `engine/trim.rs` walks the first list, and swapoff the
+//! second one. `tests/files/drop_clean.rs` tests the order of the walk, and files that
 //! open and close during it.
 #![expect(unsafe_code, reason = "the list holds pointers to files that it does not own")]
 
@@ -18,13 +21,12 @@ use freehold_sync::{
     atomic::{AtomicPtr, Ordering::Relaxed},
 };
 
-/// The ring of an engine's files that have a backing store. The ring starts at the file where the next search
-/// for reclaimable pages continues.
+/// A ring of files. The ring starts at the file where the next search continues.
 ///
 /// # Invariants
 ///
-/// A file is in the ring from its creation until its [`end`](crate::counted::Shared::end), which removes the
-/// file from the ring.
+/// A file is in the ring from the call that adds it until its [`end`](crate::counted::Shared::end), which
+/// removes the file from the ring.
 pub(crate) struct FileList<P: Platform>(SpinLock<Ring<P>>);
 
 /// The state of the list, under its lock.
@@ -48,6 +50,13 @@ impl<P: Platform> FileListLink<P> {
     pub fn new() -> Self {
         FileListLink { prev: AtomicPtr::new(null_mut()), next: AtomicPtr::new(null_mut()) }
     }
+
+    /// Returns true if the file was added to a list. A hint without the lock of the list, unless the caller
+    /// has the last reference to the file.
+    pub fn is_linked(&self) -> bool {
+        // Relaxed: see above.
+        !self.next.load(Relaxed).is_null()
+    }
 }
 
 impl<P: Platform> FileList<P> {
@@ -55,10 +64,13 @@ impl<P: Platform> FileList<P> {
         FileList(SpinLock::new(Ring { at: null_mut(), len: 0 }, Rank::Leaf))
     }
 
-    /// Adds a new file at the end of the ring.
+    /// Adds a file at the end of the ring, unless the file is there already.
     pub fn add(&self, file: &Counted<Mapping<P>>) {
         let new = Counted::as_ptr(file).cast_mut();
         let mut ring = self.0.lock::<P>();
+        if file.list_link.is_linked() {
+            return;
+        }
         let next = if ring.at.is_null() { new } else { ring.at };
         // Relaxed, here and below: the ring's lock orders the accesses.
         let prev = if ring.at.is_null() { new } else { ring.neighbours(next).prev.load(Relaxed) };

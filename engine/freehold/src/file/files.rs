@@ -29,6 +29,8 @@ use freehold_vmspace::Memory;
 pub struct Files<P: Platform> {
     /// The files whose caches may hold reclaimable pages.
     pub(crate) list: FileList<P>,
+    /// The files of which pages were swapped out.
+    pub(crate) swapped: FileList<P>,
     /// The fault mutexes of huge pages.
     pub(crate) hugetlb: Hugetlb<P>,
     /// Committed memory, of files and of private memory.
@@ -96,6 +98,7 @@ impl<P: Platform> Files<P> {
         let memory = swap.memory().clone();
         Files {
             list: FileList::new(),
+            swapped: FileList::new(),
             hugetlb,
             committed,
             kept,

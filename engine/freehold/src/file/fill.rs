@@ -112,13 +112,17 @@ impl<P: Platform> Mapping<P> {
                 }
                 drop(pages_stay);
                 named = Some(self.name_frame(index)?);
-            } else if self.pager().reads_zeroes() {
+            } else if self.pager().reads_zeroes() && self.invalidate.swapped() == 0 {
                 return self.fill_zeroes(&pages_stay, index, policy);
             } else {
                 match self.look(&pages_stay, index) {
                     Look::Cached => return Ok(()),
                     Look::Lost => return Err(FillError::Lost),
                     Look::Reading => drop(pages_stay),
+                    Look::Swapped(page) => self.swap_in(pages_stay, index, page, policy)?,
+                    Look::Vacant if self.pager().reads_zeroes() => {
+                        return self.fill_zeroes(&pages_stay, index, policy);
+                    }
                     Look::Vacant => self.read_window(pages_stay, index, state, window(), end)?,
                 }
                 match self.wait_for_read(index)? {
@@ -226,7 +230,7 @@ impl<P: Platform> Mapping<P> {
                 return match self.waits_for_pager() {
                     true if self.has_page(index) => Ok(()),
                     true => Err(Stop::Absent(index)),
-                    false => Ok(self.try_fill(index)?),
+                    false => self.fill_here(index),
                 };
             }
             if !self.is_shmem() || self.huge.is_some() || self.is_secret() {
@@ -240,6 +244,39 @@ impl<P: Platform> Mapping<P> {
             self.reserved_end.fetch_max(index.get() + 1, Relaxed);
             Ok(())
         })
+    }
+
+    /// Brings a page inside the file into the cache like [`try_fill`](Self::try_fill), in a file that is not
+    /// read from a pager that waits. The caller holds `content` for writing.
+    ///
+    /// # Errors
+    ///
+    /// Fails with `Stop::Absent` if the page is swapped out.
+    pub(super) fn fill_here(&self, index: PageIndex) -> Result<(), Stop> {
+        if self.huge.is_some() {
+            return Ok(self.try_fill(index)?);
+        }
+        let pages_stay = self.stay_to_fill(index)?;
+        if index >= self.end() {
+            return Err(FillError::BeyondEnd.into());
+        }
+        match self.look(&pages_stay, index) {
+            Look::Swapped(_) | Look::Reading => Err(Stop::Absent(index)),
+            Look::Vacant | Look::Lost | Look::Cached => Ok(self.fill_zeroes(&pages_stay, index, 0)?),
+        }
+    }
+
+    /// Returns a page inside the file like [`page`](Self::page), under the conditions of
+    /// [`fill_here`](Self::fill_here).
+    pub(super) fn page_here(&self, index: PageIndex) -> Result<CachedPage<'_, P>, Stop> {
+        let mut rounds = Rounds::new();
+        loop {
+            match self.get_page(index) {
+                Some(page) => return Ok(page),
+                None => self.fill_here(index)?,
+            }
+            rounds.again::<P>()?;
+        }
     }
 
     /// Returns the index after the last page that may be in the cache: the end of the file, or the end of the

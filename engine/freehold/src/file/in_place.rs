@@ -133,6 +133,13 @@ impl<P: Platform> Mapping<P> {
                     reads.map_or(Ok(()), |reads| self.finish_run(reads))?;
                 }
                 Look::Vacant => {}
+                Look::Swapped(_) => {
+                    drop(lock);
+                    match self.try_fill(index) {
+                        Err(FillError::BeyondEnd) => {}
+                        filled => filled?,
+                    }
+                }
                 Look::Reading => {
                     drop(lock);
                     if self.wait_for_read(index)? == State::Failed {

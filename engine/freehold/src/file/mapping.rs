@@ -7,6 +7,7 @@
 //! | 0 | not in the cache | being read (`cache/reading.rs` has the table of these states); present, by compare-and-swap, under the invalidate lock held for reading; or under the lock held for writing (`in_place.rs`, `cache/mthp.rs`) |
 //! | frame, `PRESENT` | in the cache; the cache holds one reference | leaving, under the invalidate lock held for writing. If the page moves: under the lock held for reading, with the frame locked (`change/exchange.rs`) |
 //! | frame, `PRESENT`, `LEAVING` | being removed or moved: lookups do not see the page, page tables may still map it | 0 after a zap, under the same locks; or lost; or present again, in another frame or in the same one if the page turns out to be in use (`change/exchange.rs`, `remove.rs`) |
+//! | swapped out | shared memory only: lookups do not find the page; `swapped.rs` | being read, under the invalidate lock held for reading; 0, under the lock held for writing |
 //! | `LOST` | the memory of the only copy failed: no task gets the page until a truncation removes it | 0, under the invalidate lock held for writing |
 //! | being read, or failed | no lookup sees the page; `cache/reading.rs` | present or 0, without a lock; 0, under the invalidate lock held for writing |
 //!
@@ -576,8 +577,9 @@ impl<P: Platform> Shared for Mapping<P> {
     /// afterwards.
     fn end(&self) {
         self.home().clear_mapping();
-        if self.has_store() {
-            self.files().list.remove(self);
+        if self.list_link.is_linked() {
+            let files = self.files();
+            if self.has_store() { files.list.remove(self) } else { files.swapped.remove(self) }
         }
     }
 }

@@ -12,7 +12,8 @@
 //! | `permit.rs`, `throttle.rs` | questions to the pager before clean pages change; the bound on dirty pages |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
-//! | `files.rs`, `file_list.rs` | the state that all files of an engine share; the list of files with reclaimable pages |
+//! | `swapped.rs` | pages of shared memory that are swapped out |
+//! | `files.rs`, `file_list.rs` | the state that all files of an engine share; lists of files |
 //! | `seals.rs`, `sealing.rs`, `committed.rs` | seals and the count of writable mappings; accounting of committed pages |
 //! | `cache/` | the page cache: its tree, its entries, lookups, blocks of pages |
 //! | `change/` | operations that remove a file's pages from page tables or replace them |
@@ -49,11 +50,12 @@ pub(crate) mod request;
 mod sealing;
 mod seals;
 mod shortage;
+mod swapped;
 mod throttle;
 mod write;
 
 pub(crate) use cache::{
-    entry::{LOST, Word},
+    entry::{LOST, SwappedOut, Word},
     lookup::CachedPage,
     mthp::{Need, Wanted, block_around},
     new_page::NewPage,
@@ -79,6 +81,7 @@ pub(crate) use readahead::AccessOrder;
 pub(crate) use remove::Copies;
 pub use sealing::Seals;
 pub(crate) use seals::Writing;
+pub(crate) use swapped::{SwapInError, Window as SwapWindow, is_zero};
 pub use write::WriteRequest;
 
 pub use crate::vma::info::VmaInfo;

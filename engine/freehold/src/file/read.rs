@@ -12,7 +12,7 @@
 //! protections one by one.
 
 use super::{
-    IoError, LOST, Mapping, Word, block_around,
+    IoError, LOST, Mapping, SwappedOut, Word, block_around,
     cache::{
         radix::{Locked, Stay},
         reading::{self, End, State, Turn},
@@ -265,7 +265,7 @@ impl<P: Platform> Mapping<P> {
             word if word.is_vacant() => Look::Vacant,
             word if word.is_reading() => Look::Reading,
             Word(LOST) => Look::Lost,
-            _ => Look::Cached,
+            word => word.swapped_out().map_or(Look::Cached, Look::Swapped),
         }
     }
 
@@ -444,7 +444,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Adds a page with these contents, which are a whole page, and marks it dirty. Replaces a read of the
-    /// page. Returns false if the cache has the page. The caller holds `content` for writing.
+    /// page, and a page that is swapped out. Returns false if the cache has the page. The caller holds
+    /// `content` for writing.
     ///
     /// # Errors
     ///
@@ -458,7 +459,7 @@ impl<P: Platform> Mapping<P> {
         match self.look(&pages_stay, index) {
             Look::Lost => return Err(FillError::Lost),
             Look::Cached => return Ok(false),
-            Look::Vacant | Look::Reading => {}
+            Look::Vacant | Look::Reading | Look::Swapped(_) => {}
         }
         let (memory, platform) = (self.files().memory(), self.files().platform());
         let charge = self.charge_pages(PageCount::ONE)?;
@@ -474,11 +475,12 @@ impl<P: Platform> Mapping<P> {
             return Ok(false);
         };
         self.mark_dirty(&P::rcu_read(), index);
-        // A page that was being read is already counted and charged.
-        if !replaced.reading {
+        // A page that was being read or swapped out is already counted and charged.
+        if !replaced.reading && replaced.swapped.is_none() {
             self.invalidate.came(1);
             charge.keep();
         }
+        replaced.swapped.into_iter().for_each(|page| self.forget_swapped(page));
         if replaced.wake {
             self.turn(index).wake::<P>();
         }
@@ -491,7 +493,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the counter that tasks sleep on while the page `index` is being read.
-    fn turn(&self, index: PageIndex) -> Turn<'_> {
+    pub(super) fn turn(&self, index: PageIndex) -> Turn<'_> {
         self.files().reads.of(self.key(), index.get())
     }
 }
@@ -505,6 +507,8 @@ pub(super) enum Look {
     Reading,
     /// The page is lost.
     Lost,
+    /// The page is swapped out.
+    Swapped(SwappedOut),
     /// A page, visible or hidden.
     Cached,
 }

@@ -85,6 +85,10 @@ impl<P: Platform> Mapping<P> {
                 word.store(0, Relaxed);
                 count += 1;
             }
+            if let Some(page) = old.swapped_out() {
+                held += 1;
+                self.forget_swapped(page);
+            }
             if let Some(pfn) = old.held() {
                 held += 1;
                 if self.is_direct() {
@@ -239,16 +243,18 @@ impl<P: Platform> Mapping<P> {
     /// ```
     pub fn check(&self) {
         if let Some(lock) = self.invalidate.try_write() {
-            let mut pages = 0;
+            let (mut pages, mut swapped) = (0, 0);
             // Relaxed: as in `mark_leaving`. A page that is being read counts too.
             let _: ControlFlow<()> = self.cache.each(Stay::locked(&lock), PageRange::ALL, |index, word| {
                 let word = Word(word.load(Relaxed));
                 let dirty = word.held().is_some_and(|pfn| self.files().platform().frame(pfn).is_dirty());
                 assert!(!dirty || self.may_be_dirty(index), "page {index:?} is dirty and not marked");
-                pages += u64::from(word.held().is_some() || word.is_reading());
+                pages += u64::from(word.has_contents());
+                swapped += u64::from(word.swapped_out().is_some());
                 ControlFlow::Continue(())
             });
             assert_eq!(self.present_pages(), pages, "wrong count of cached pages");
+            assert_eq!(self.invalidate.swapped(), swapped, "wrong count of pages that are swapped out");
         }
         self.mappers().check();
     }

@@ -105,6 +105,9 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if found.frame().is_anon() {
             return self.evict_anon(found, page, reclaimed);
         }
+        if found.frame().is_shmem() && !self.swapper.has_room() {
+            return Evicted::Kept;
+        }
         self.batch.push((found, page));
         Evicted::Collected
     }
@@ -171,7 +174,16 @@ impl<'e, P: Platform> Evictor<'e, P> {
                     stays(page, Evicted::Kept);
                     continue;
                 };
-                if is_dirty(&mapping, index, page.pfn) {
+                if mapping.is_swappable() {
+                    match self.swap_shared(&mapping, index, page.pfn, reclaimed) {
+                        Fate::Cached => stays(page, Evicted::Writing),
+                        Fate::Gone => reclaimed.freed += 1,
+                        Fate::Stays => {
+                            reclaimed.kept += 1;
+                            stays(page, Evicted::Kept);
+                        }
+                    }
+                } else if is_dirty(&mapping, index, page.pfn) {
                     reclaimed.writing += mapping.start_writes(PageRange::one(index));
                     stays(page, Evicted::Writing);
                 } else {
@@ -180,6 +192,21 @@ impl<'e, P: Platform> Evictor<'e, P> {
             }
             drop_pages(clean, reclaimed);
         }
+    }
+
+    /// Swaps out a page of shared memory that no entry maps. Returns its fate.
+    fn swap_shared(
+        &mut self,
+        mapping: &Counted<Mapping<P>>,
+        index: PageIndex,
+        pfn: Pfn,
+        reclaimed: &mut Reclaimed,
+    ) -> Fate {
+        if self.swapper.must_flush() {
+            self.flush_swapped(reclaimed);
+        }
+        let shadow = Shadow::new(self.engine.files().reclaim.evicted());
+        self.swapper.swap_out_shared(mapping, index, pfn, shadow)
     }
 
     /// Unmaps pages of the batch and removes them from it. Returns each page, with its file and its index
@@ -198,7 +225,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
                     let lookups = homes.of(home)?;
                     // `None` if the file is about to be freed, which frees its pages. The reference outlives
                     // the locks, because the last one must not be dropped under the lock of the home.
-                    let mapping = home.mapping(lookups).filter(|mapping| mapping.has_store())?;
+                    let mapping = home.mapping(lookups).filter(|mapping| may_evict(mapping))?;
                     let index = mapping.index_of(page.index());
                     flushes
                         .unmap(page, lookups)
@@ -216,21 +243,37 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
 impl<P: Platform> Engine<P> {
     /// Takes pages of a file away whose entries were removed, for MADV_PAGEOUT: drops clean pages from the
-    /// cache, and begins writes of dirty ones. Pages that are in use stay.
+    /// cache, begins writes of dirty ones, and swaps out shared memory. Pages that are in use stay.
     ///
     /// # Locks
     ///
     /// The locks of [`Mapping::drop_clean`], and those of a write-back. The caller holds no lock.
-    pub(crate) fn evict_unmapped(&self, mapping: &Mapping<P>, pages: PageRange) -> Reclaimed {
+    pub(crate) fn evict_unmapped(&self, mapping: &Counted<Mapping<P>>, pages: PageRange) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         if mapping.has_store() {
             drop_run(mapping, pages, &mut reclaimed);
             if reclaimed.kept > 0 {
                 reclaimed.writing = mapping.start_writes(pages);
             }
-            self.files().reclaim.add_evicted(reclaimed.freed);
+        } else if mapping.is_swappable() {
+            self.swap_out_unmapped(mapping, pages, &mut reclaimed);
         }
+        self.files().reclaim.add_evicted(reclaimed.freed);
         reclaimed
+    }
+
+    /// Swaps out pages of shared memory that no entry maps. Pages that are in use stay.
+    fn swap_out_unmapped(&self, mapping: &Counted<Mapping<P>>, pages: PageRange, reclaimed: &mut Reclaimed) {
+        let mut evictor = Evictor::new(self);
+        for index in pages {
+            if !evictor.swaps() {
+                break;
+            }
+            let Some(pfn) = mapping.get_page(index).map(|page| *page) else { continue };
+            let fate = evictor.swap_shared(mapping, index, pfn, reclaimed);
+            reclaimed.freed += u64::from(matches!(fate, Fate::Gone));
+        }
+        evictor.flush_swapped(reclaimed);
     }
 
     /// Swaps out the anonymous pages in these frames that one entry maps, for MADV_PAGEOUT. Pages that are in
@@ -259,6 +302,11 @@ impl<P: Platform> Engine<P> {
         evictor.flush_swapped(&mut reclaimed);
         self.files().reclaim.add_evicted(reclaimed.freed);
     }
+}
+
+/// Returns true if pages of the file can go: to its backing store, or to a swap device.
+fn may_evict<P: Platform>(mapping: &Mapping<P>) -> bool {
+    mapping.has_store() || mapping.is_swappable()
 }
 
 /// Returns true if an unmapped page may have contents that the backing store of its file lacks.

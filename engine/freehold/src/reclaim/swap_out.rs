@@ -1,4 +1,6 @@
-//! Swapping an anonymous page out: from the entries that map it to a write of its frame.
+//! Swapping an anonymous page out: from the entries that map it to a write of its frame. Pages of shared
+//! memory take another way to the swap cache (`file/swapped.rs`), and are written together with the anonymous
+//! pages.
 //!
 //! # States
 //!
@@ -50,8 +52,10 @@
 
 use super::batch::{BATCH, Flushes, Homes};
 use crate::{
-    PAGE_SIZE, Pfn, VirtAddr,
+    Pfn, VirtAddr,
+    counted::Counted,
     engine::Engine,
+    file::{Mapping, SwappedOut, is_zero},
     platform::Platform,
     rmap::{
         tree::{AnonPages, RmapReadGuard, root::RmapRoot},
@@ -63,7 +67,7 @@ use crate::{
 use arrayvec::ArrayVec;
 use freehold_pagetable::Level;
 use freehold_sync::WordGuard;
-use freehold_vmspace::PageRange;
+use freehold_vmspace::{PageIndex, PageRange};
 
 /// The fate of a page.
 pub(super) enum Fate {
@@ -84,6 +88,10 @@ pub(super) struct Swapper<'e, P: Platform> {
     is_full: bool,
     /// The pages that are about to be written, each with a count of its slot.
     out: ArrayVec<SwapEntry, BATCH>,
+    /// The pages of shared memory whose write has begun. Their files have the counts.
+    shared: ArrayVec<SwapEntry, BATCH>,
+    /// The request with the last of these pages.
+    request: Option<SwapWrite<P>>,
     /// Number of pages whose write has begun and not ended at once.
     pub writing: u64,
 }
@@ -100,7 +108,8 @@ pub(super) struct Flushed {
 impl<'e, P: Platform> Swapper<'e, P> {
     pub fn new(engine: &'e Engine<P>) -> Self {
         let is_full = !engine.swap().has_open_device();
-        Swapper { engine, slots: None, is_full, out: ArrayVec::new(), writing: 0 }
+        let (out, shared) = (ArrayVec::new(), ArrayVec::new());
+        Swapper { engine, slots: None, is_full, out, shared, request: None, writing: 0 }
     }
 
     /// Returns true if there may be room for a page.
@@ -110,7 +119,7 @@ impl<'e, P: Platform> Swapper<'e, P> {
 
     /// Returns the number of pages that are about to be written or being written.
     pub fn pending(&self) -> u64 {
-        self.out.len() as u64 + self.writing
+        (self.out.len() + self.shared.len()) as u64 + self.writing
     }
 
     /// Takes anonymous pages, at most [`BATCH`], away from all page tables, unless they are in use. Returns
@@ -119,10 +128,7 @@ impl<'e, P: Platform> Swapper<'e, P> {
     pub fn swap_out(&mut self, pages: &[Page<'_, P>]) -> ArrayVec<Fate, BATCH> {
         let mut fates = ArrayVec::new();
         while fates.len() < pages.len() {
-            if self.slots.as_ref().is_none_or(SlotRun::is_empty) && !self.is_full {
-                self.slots = self.engine.swap().allocate(BATCH as u32).ok();
-                self.is_full = self.slots.is_none();
-            }
+            self.allocate_slots();
             let Some(slots) = &mut self.slots else { break };
             let rest = &pages[fates.len()..];
             for unmapped in unmap_some(self.engine, &rest[..rest.len().min(slots.len() as usize)], slots) {
@@ -140,9 +146,60 @@ impl<'e, P: Platform> Swapper<'e, P> {
         fates
     }
 
+    /// Swaps out a page of shared memory that no entry maps any more, unless it is in use. The shadow is stored
+    /// with the page. Returns the fate of the page. The caller holds no lock, and calls [`flush`](Self::flush)
+    /// before the list of pages is full.
+    pub fn swap_out_shared(
+        &mut self,
+        mapping: &Counted<Mapping<P>>,
+        index: PageIndex,
+        pfn: Pfn,
+        shadow: Shadow,
+    ) -> Fate {
+        self.allocate_slots();
+        let swap = self.engine.swap();
+        let Some(slots) = &mut self.slots else { return Fate::Stays };
+        // No request is sent under the lock of the file. One that cannot have the next slot is sent before.
+        self.request
+            .take_if(|request| !slots.continues(request))
+            .into_iter()
+            .for_each(|r| swap.send_write(r));
+        let request = &mut self.request;
+        let begin = |entry| match request {
+            Some(request) => {
+                let begun = request.extend(shadow);
+                debug_assert!(begun, "a request has no room for the next slot");
+            }
+            None => *request = swap.begin_write(entry, shadow),
+        };
+        match Mapping::swap_out(mapping, index, pfn, slots, begin) {
+            None => Fate::Stays,
+            Some(SwappedOut::Zeroes) => Fate::Gone,
+            Some(SwappedOut::Slot(entry)) => {
+                self.shared.push(entry);
+                Fate::Cached
+            }
+        }
+    }
+
+    /// Returns true if [`flush`](Self::flush) must be called before another page of shared memory is swapped
+    /// out.
+    pub fn must_flush(&self) -> bool {
+        self.shared.is_full()
+    }
+
+    /// Allocates slots for the next pages, if none is left.
+    fn allocate_slots(&mut self) {
+        if self.slots.as_ref().is_none_or(SlotRun::is_empty) && !self.is_full {
+            self.slots = self.engine.swap().allocate(BATCH as u32).ok();
+            self.is_full = self.slots.is_none();
+        }
+    }
+
     /// Writes the collected pages. The caller holds no lock.
     pub fn flush(&mut self, shadow: Shadow) -> Flushed {
         let swap = self.engine.swap();
+        self.request.take().into_iter().for_each(|request| swap.send_write(request));
         let mut request: Option<SwapWrite<P>> = None;
         let mut last: Option<SwapEntry> = None;
         for entry in &self.out {
@@ -172,6 +229,13 @@ impl<'e, P: Platform> Swapper<'e, P> {
                 self.engine.memory().put_frame(pfn);
             }
         }
+        for entry in self.shared.drain(..) {
+            // A hint: the page may have come back, and the slot may have another page.
+            match swap.is_stored(entry) {
+                true => flushed.stored += 1,
+                false => flushed.writing += 1,
+            }
+        }
         self.writing += flushed.writing;
         flushed
     }
@@ -179,7 +243,10 @@ impl<'e, P: Platform> Swapper<'e, P> {
 
 impl<P: Platform> Drop for Swapper<'_, P> {
     fn drop(&mut self) {
-        debug_assert!(self.out.is_empty(), "pages were swapped out and not written");
+        debug_assert!(
+            self.out.is_empty() && self.shared.is_empty(),
+            "pages were swapped out and not written"
+        );
     }
 }
 
@@ -264,7 +331,7 @@ fn replace<P: Platform>(
     let alone = frame.refs() == 1;
     let unmapped = match alone {
         false => None,
-        true if is_zero(engine, pfn) => Some(Unmapped::Zeroes),
+        true if is_zero(engine.platform(), pfn) => Some(Unmapped::Zeroes),
         true => slots.insert(pfn).map(Unmapped::Swapped),
     };
     for place in lookups.mappers(PageRange::one(page.index())) {
@@ -281,14 +348,4 @@ fn replace<P: Platform>(
         }
     }
     unmapped
-}
-
-/// Returns true if a frame, which does not change, is full of zeroes.
-fn is_zero<P: Platform>(engine: &Engine<P>, pfn: Pfn) -> bool {
-    const PART: usize = 256;
-    let mut part = [0; PART];
-    (0..PAGE_SIZE as usize).step_by(PART).all(|at| {
-        engine.platform().read_frame(pfn, at, &mut part);
-        part.iter().fold(0, |all, byte| all | byte) == 0
-    })
 }

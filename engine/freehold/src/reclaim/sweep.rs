@@ -213,15 +213,15 @@ impl<P: Platform> Sweep<'_, P> {
         chunk
     }
 
-    /// Returns true if pages like this one may go. Without room on a swap device, most anonymous pages have
-    /// no place to go, and their tests would only take time.
+    /// Returns true if pages like this one may go. Without room on a swap device, shared memory and most
+    /// anonymous pages have no place to go, and their tests would only take time.
     fn may_go(&self, kind: PageKind, glance: Glance) -> bool {
         match kind {
             PageKind::File => true,
             PageKind::Anonymous => {
                 glance.lazy || self.evictor.swaps() || self.engine.files().reclaim.has_droppable()
             }
-            PageKind::Shared => false,
+            PageKind::Shared => self.evictor.swaps(),
         }
     }
 

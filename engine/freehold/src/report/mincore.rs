@@ -90,7 +90,7 @@ impl<P: Platform> AddressSpace<P> {
         let Some(file) = vma.object().file().filter(|file| cached(file.mapping())) else { return };
         let pages = PageRange::at(vma.pgoff_of(part.start()), PageCount::new(out.len() as u64));
         for (index, page) in pages.into_iter().zip(out.iter_mut()).filter(|(_, page)| **page == 0) {
-            *page = u8::from(file.mapping().has_page(index));
+            *page = u8::from(file.mapping().is_in_core(index));
         }
     }
 }

@@ -10,15 +10,19 @@
 use crate::report::maps::{MapLine, write_named};
 use crate::space::AddressSpace;
 use crate::{
-    PAGE_SIZE,
+    PAGE_SIZE, VirtAddr,
+    file::Mapping,
     platform::Platform,
     vma::{Vma, flags::VmFlags},
     wait::Rounds,
 };
-use core::{fmt, ops::Range};
+use core::{
+    fmt,
+    ops::{ControlFlow, Range},
+};
 use freehold_pagetable::TableCount;
 pub use freehold_vmspace::Usage;
-use freehold_vmspace::{HugePageSize, UsageSum, UserRange};
+use freehold_vmspace::{HugePageSize, PageRange, UsageSum, UserRange};
 
 /// A VMA, or a part of a VMA, with its memory in use.
 pub struct Smap<P: Platform> {
@@ -193,6 +197,22 @@ impl<P: Platform> AddressSpace<P> {
     /// Adds the memory in use by `part` to `sum`. The caller holds a lock that keeps the VMA stable.
     fn add_usage(&self, vma: &Vma<P>, part: UserRange, sum: &mut UsageSum) {
         self.vm.add_usage(part, vma.flags().contains(VmFlags::LOCKED), sum);
+        if let Some(file) = vma.object().file() {
+            sum.add_swapped(self.swapped_of_file(vma, file.mapping(), part));
+        }
+    }
+
+    /// Returns the number of pages of a file in `part` that are swapped out and have no private copy.
+    fn swapped_of_file(&self, vma: &Vma<P>, mapping: &Mapping<P>, part: UserRange) -> u64 {
+        let first = vma.pgoff_of(part.start());
+        let may_have_copies = vma.flags() & (VmFlags::SHARED | VmFlags::WRITE) == VmFlags::WRITE;
+        let mut pages = 0;
+        let _: ControlFlow<()> = mapping.each_swapped(PageRange::at(first, part.pages()), |index, _| {
+            let at = VirtAddr::new(part.start() + (index - first).bytes());
+            pages += u64::from(!may_have_copies || self.vm.peek(at).0.is_none());
+            ControlFlow::Continue(())
+        });
+        pages
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
 };
 use core::{marker::PhantomData, ops::Deref};
 use freehold_range::{Entry, Lookup};
-use freehold_sync::{ReadFail, ReaderPlace};
+use freehold_sync::{Killed, ReadFail, ReaderPlace};
 
 /// Maximum number of repeated lookups, if each of them finds an entry that changes during the lookup.
 const MAX_LOOKUPS: u32 = 8;
@@ -171,6 +171,18 @@ impl<P: Platform> AddressSpace<P> {
             Err(ReadFail::Detached) => Err(LookupMiss::Again),
             Err(_) => Err(LookupMiss::Climb(NeedMmapLock::Busy)),
         }
+    }
+
+    /// Calls `f` with the VMA at `page`, if there is one, and a lock that keeps it and its tables. The caller
+    /// holds no lock.
+    pub(crate) fn in_vma<R>(&self, page: u64, f: impl FnOnce(&Vma<P>) -> R) -> Result<Option<R>, Killed> {
+        if self.tries_vma_lock()
+            && let Ok(vma) = self.lock_vma(page)
+        {
+            return Ok(Some(f(&vma)));
+        }
+        let guard = self.read_killable()?;
+        Ok(guard.find(page).map(f))
     }
 
     /// Returns the bounds that the VMA at `addr` had at some instant, or `None` if nothing was mapped there.

@@ -360,6 +360,11 @@ impl<P: Platform> Swap<P> {
         self.list.with(entry.device(), |device| device.area.is_stored(entry.slot())) == Some(true)
     }
 
+    /// Returns true if the page of a slot is in a frame and was read.
+    pub fn is_cached(&self, entry: SwapEntry) -> bool {
+        self.list.with(entry.device(), |device| device.area.is_cached(entry.slot())) == Some(true)
+    }
+
     /// Returns true if slots may be allocated on a device. A hint.
     pub fn has_open_device(&self) -> bool {
         (0..MAX_DEVICES).any(|id| self.list.with(SwapId::new(id), Entry::is_open) == Some(true))
@@ -469,6 +474,12 @@ impl<P: Platform> SlotRun<P> {
     /// Returns true if no slot is left.
     pub fn is_empty(&self) -> bool {
         self.batch.count == 0
+    }
+
+    /// Returns true if the request may have the next slot, which follows its last one.
+    pub fn continues(&self, request: &SwapWrite<P>) -> bool {
+        core::ptr::eq(request.lease().area(), self.lease.area())
+            && request.next_slot() == Some(self.batch.first)
     }
 
     /// Puts a page into the swap cache of the next slot. The caller has a reference to the frame, and keeps

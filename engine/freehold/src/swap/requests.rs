@@ -200,6 +200,11 @@ impl<P: Platform> SwapRead<P> {
 }
 
 impl<P: Platform> SwapWrite<P> {
+    /// Returns the slot behind the last one if the request may have one more.
+    pub(super) fn next_slot(&self) -> Option<u64> {
+        self.0.next_slot()
+    }
+
     /// Completes a page. With `Ok`, the contents of the frame are stored. Does nothing if the slot is
     /// complete already or not part of the request.
     ///

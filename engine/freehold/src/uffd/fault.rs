@@ -16,6 +16,7 @@ use super::state::{FaultReason, Features, Userfault, queue::Waiter};
 use crate::{
     VirtAddr,
     counted::Counted,
+    error::UffdError,
     fault::outcome::{FaultError, FaultOutcome},
     file::{Object, Wanted},
     platform::Platform,
@@ -133,6 +134,20 @@ impl<P: Platform> AddressSpace<P> {
         Ok(guard.find(fault.page).is_some_and(waits))
     }
 
+    /// Brings the page of a file at `page` back if it is swapped out, so that a pager that failed with
+    /// `error` can continue. Fails with `error` otherwise.
+    pub(crate) fn bring_back_for_pager(&self, page: u64, error: UffdError) -> Result<(), UffdError> {
+        if error != UffdError::BadAddress {
+            return Err(error);
+        }
+        let swapped = |vma: &Vma<P>| {
+            let (file, index) = (vma.object().file()?, vma.pgoff_of(page));
+            file.mapping().swapped_at(index).map(|_| (file.clone(), index))
+        };
+        let (file, index) = self.in_vma(page, swapped)?.flatten().ok_or(error)?;
+        Ok(file.mapping().try_fill(index)?)
+    }
+
     /// Handles a read fault at the marker of a write-protected absent page, which the pager need not serve.
     /// Maps the page and keeps it write-protected. `table` is the table for `page`.
     #[inline(never)]
@@ -189,8 +204,10 @@ fn absent_reason<P: Platform>(vma: &Vma<P>, page: u64) -> Option<FaultReason> {
             let index = mapping.index_of(vma.pgoff_of(page));
             match mapping.has_page(index) {
                 true => flags.contains(VmFlags::UFFD_MINOR).then_some(FaultReason::Minor),
-                // The pager cannot supply a lost page, or a page beyond the end of the file.
-                false => missing.filter(|_| index < mapping.end() && !mapping.is_lost(index)),
+                // The pager cannot supply a page that the file has, such as one that is swapped out, a lost
+                // page, or a page beyond the end of the file.
+                false if mapping.has_data(index) || mapping.is_lost(index) => None,
+                false => missing.filter(|_| index < mapping.end()),
             }
         }
         Object::Special(_) => None,

@@ -235,6 +235,7 @@ impl<P: Platform> Userfaultfd<P> {
             if at > before {
                 shortage.progressed();
             }
+            failed = failed.or_else(|error| space.bring_back_for_pager(at, error));
             failed = failed.or_else(|error| shortage.again(&space, error));
         }
         if at > start && !mode.contains(FillMode::DONTWAKE) {

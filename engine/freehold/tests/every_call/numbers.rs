@@ -211,6 +211,7 @@ const OF_FILES: &[OfFiles] = &[
     ("read_at", |m, a, b| ignore((m.read_at(a, &mut [0; 24]), m.read_at(b, &mut [])))),
     ("write_at", |m, a, _| ignore(m.write_at(a, &[1; 24]))),
     ("fill", |m, a, _| ignore((m.fill(PageIndex::new(a)), m.has_page(PageIndex::new(a))))),
+    ("has_data", |m, a, b| ignore((m.has_data(PageIndex::new(a)), m.swapped_pages(range(a, b))))),
     ("write_back", |m, a, b| ignore(m.write_back(range(a, b)))),
     ("drop_clean", |m, a, b| _ = m.drop_clean(range(a, b))),
     ("revoke", |m, a, b| m.revoke(range(a, b), true)),

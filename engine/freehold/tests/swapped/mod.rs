@@ -15,6 +15,7 @@
 //! | `calls.rs` | calls on swapped memory: fork, mprotect, mremap, munmap, guards, userfaultfd and others |
 //! | `off.rs` | swapoff |
 //! | `failed.rs` | memory failures of frames in the swap cache |
+//! | `shared.rs`, `shared_random.rs` | shared memory |
 //! | `shown.rs` | what reports show |
 //! | `short.rs` | allocation failures |
 //! | `random.rs` | random calls, compared with a copy of the memory |
@@ -27,6 +28,8 @@ mod failed;
 mod off;
 mod out;
 mod random;
+mod shared;
+mod shared_random;
 mod short;
 mod shown;
 

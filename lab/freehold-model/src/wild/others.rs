@@ -90,7 +90,9 @@ fn changed(stage: &mut Stage, v: &mut Values<'_>) -> bool {
                 "{run:?} of {range:?}"
             );
             let fits = file.fits(PageIndex::new(v.pages()), v.pages());
-            fits && (is_cached || mapping.has_page(PageIndex::new(v.pages())))
+            let index = PageIndex::new(v.pages());
+            assert!(mapping.swapped_pages(range) <= range.len().get(), "{range:?}");
+            fits && (is_cached || mapping.has_page(index) || mapping.has_data(index))
         }
     }
 }

@@ -97,7 +97,7 @@ impl<P: Platform> AddressSpace<P> {
         let index = vma.pgoff_of(first);
         drop(guard);
         let pages = PageRange::new(index, (index + PAGES_PER_HUGE).min(file.mapping().end()));
-        if !pages.into_iter().any(|index| file.mapping().has_page(index)) {
+        if !pages.into_iter().any(|index| file.mapping().has_data(index)) {
             return Err(MadviseError::Invalid);
         }
         for index in pages {

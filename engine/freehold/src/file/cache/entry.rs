@@ -6,7 +6,7 @@
 //! Code that changes a word must use these functions, because the bits of the block's order must survive a
 //! change of the frame. `reading.rs` has the states of a page that is being read.
 
-use crate::Pfn;
+use crate::{Pfn, swap::SwapEntry};
 
 /// The cache holds the page, visible or hidden.
 const PRESENT: u64 = 1 << 0;
@@ -16,8 +16,8 @@ pub(in crate::file) const LEAVING: u64 = 1 << 1;
 const READING: u64 = 1 << 2;
 /// A task may sleep until the read of the page ends.
 const WAITED: u64 = 1 << 3;
-/// The first access to the page reads the next window of readahead. Set only together with `READING` or
-/// `PRESENT`.
+/// The first access to the page reads the next window of readahead, if `READING` or `PRESENT` is set as well.
+/// Without these bits, the page is swapped out.
 const MARKED: u64 = 1 << 4;
 /// The frame number begins at this bit.
 const FRAME_SHIFT: u32 = 5;
@@ -28,6 +28,19 @@ const ORDER_SHIFT: u32 = 60;
 pub(crate) const LOST: u64 = LEAVING;
 /// The last read of the page failed. The bit `WAITED` may be set as well.
 const FAILED: u64 = READING | LEAVING;
+
+/// The bit of a page that is swapped out and is full of zeroes. The bits below it, from `FRAME_SHIFT` on,
+/// hold the swap entry of any other page that is swapped out.
+const ZEROES: u64 = 1 << (FRAME_SHIFT + SwapEntry::BITS);
+
+/// The place of a page of shared memory that is swapped out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SwappedOut {
+    /// The page is in this slot, or in the swap cache. The word has a count of the slot.
+    Slot(SwapEntry),
+    /// The page is full of zeroes.
+    Zeroes,
+}
 
 /// The value of a page's word.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -70,7 +83,7 @@ impl Word {
     }
 
     /// Returns true if a task may wait for the read, or may have waited for the read that failed.
-    pub(super) fn is_waited(self) -> bool {
+    pub(in crate::file) fn is_waited(self) -> bool {
         self.0 & WAITED != 0
     }
 
@@ -80,13 +93,36 @@ impl Word {
     }
 
     /// Returns true if the page is being read into this frame.
-    pub(super) fn reads_into(self, pfn: Pfn) -> bool {
+    pub(in crate::file) fn reads_into(self, pfn: Pfn) -> bool {
         self.in_block(0).0 & !(WAITED | MARKED) == Self::reading(pfn).0
     }
 
     /// Returns true if the last read of the page failed.
     pub(in crate::file) fn has_failed(self) -> bool {
         self.0 & !WAITED == FAILED
+    }
+
+    /// Returns the word of a page that is swapped out.
+    pub(in crate::file) fn swapped(page: SwappedOut) -> Self {
+        Word(match page {
+            SwappedOut::Slot(entry) => entry.payload() << FRAME_SHIFT | MARKED,
+            SwappedOut::Zeroes => ZEROES | MARKED,
+        })
+    }
+
+    /// Returns the place of the page, if the page is swapped out. It may be leaving the file.
+    pub(in crate::file) fn swapped_out(self) -> Option<SwappedOut> {
+        let is_swapped = self.0 & (PRESENT | READING | MARKED) == MARKED;
+        is_swapped.then(|| match self.0 & ZEROES {
+            0 => SwappedOut::Slot(SwapEntry::from_payload(self.0 >> FRAME_SHIFT)),
+            _ => SwappedOut::Zeroes,
+        })
+    }
+
+    /// Returns true if the word stands for contents: the page is in the cache, visible or not, is being read,
+    /// or is swapped out.
+    pub(in crate::file) fn has_contents(self) -> bool {
+        self.held().is_some() || self.is_reading() || self.swapped_out().is_some()
     }
 
     /// Returns true if a read of the page may begin: the page is not in the cache, not lost, and not being

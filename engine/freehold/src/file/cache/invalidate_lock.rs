@@ -24,11 +24,14 @@ use freehold_sync::{
 #[repr(C, align(64))]
 pub(crate) struct Invalidate<P: Platform> {
     lock: RwSem<P>,
-    /// Number of pages that the cache holds, including pages that are being read. Changes together with the
-    /// words of the pages, in the same hold of the lock, with one exception: a read that fails uncounts its
-    /// page without the lock. The number is therefore exact while no task holds the lock and no read fails.
-    /// All accesses are Relaxed, because no other data depends on the number.
+    /// Number of pages that the cache holds, including pages that are being read or are swapped out. Changes
+    /// together with the words of the pages, in the same hold of the lock, with one exception: a read that
+    /// fails uncounts its page without the lock. The number is therefore exact while no task holds the lock
+    /// and no read fails. All accesses are Relaxed, because no other data depends on the number.
     pages: AtomicU64,
+    /// Number of pages that are swapped out, which `pages` includes. Incremented under the lock held for
+    /// writing, and decremented by the task that changes the word of such a page, under the lock.
+    swapped: AtomicU64,
     /// Number of removals whose pages are being discarded (`file/removal.rs`). Changed under the lock of the
     /// marks. Incremented under the invalidate lock held for writing.
     discards: AtomicU32,
@@ -37,7 +40,26 @@ pub(crate) struct Invalidate<P: Platform> {
 impl<P: Platform> Invalidate<P> {
     pub fn new() -> Self {
         let lock = RwSem::new(Rank::Invalidate);
-        Invalidate { lock, pages: AtomicU64::new(0), discards: AtomicU32::new(0) }
+        let [pages, swapped] = [(); 2].map(|()| AtomicU64::new(0));
+        Invalidate { lock, pages, swapped, discards: AtomicU32::new(0) }
+    }
+
+    /// Returns the number of pages that are swapped out, or are coming back. If it is 0 and the caller holds
+    /// the lock, no word of the file says that its page is swapped out.
+    #[inline]
+    pub fn swapped(&self) -> u64 {
+        // Relaxed: the lock orders the changes.
+        self.swapped.load(Relaxed)
+    }
+
+    /// Counts a page that is swapped out. The caller holds the lock for writing.
+    pub fn swapped_out(&self) {
+        self.swapped.fetch_add(1, Relaxed);
+    }
+
+    /// Uncounts pages that are not swapped out any more. The caller has changed their words.
+    pub fn swapped_back(&self, pages: u64) {
+        self.swapped.fetch_sub(pages, Relaxed);
     }
 
     /// Returns true if pages of the file are being discarded. Exact while the caller holds the lock, except

@@ -193,7 +193,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the first pages of `range` that are either all in the cache or all not in the cache, and true
-    /// if they are in the cache. Pages beyond the end of the file are not in the cache.
+    /// if they are in the cache. Pages beyond the end of the file are not in the cache. Pages of shared
+    /// memory that are swapped out count as pages in the cache.
     ///
     /// The function visits a bounded number of pages, so the next run may have the same state. Pages for
     /// which the cache has no tree nodes are skipped together. A caller that walks a long range passes a
@@ -216,7 +217,8 @@ impl<P: Platform> Mapping<P> {
         let inside = PageRange::new(range.start, range.end.min(self.end()));
         let (mut end, mut is_cached, mut left) = (range.start, false, MOST);
         let stop = self.cache.each(Stay::within::<P>(&rcu), inside, |index, word| {
-            let is_here = Found::at(word).is_some();
+            // Relaxed: no frame is accessed through the word.
+            let is_here = self.is_data(Word(word.load(Relaxed)));
             if index == range.start {
                 is_cached = is_here;
             } else if is_here != is_cached || is_cached && index != end || left == 0 {

@@ -39,7 +39,7 @@
 //! state needs a row above and an arm in `watch`. `reading_loom_tests.rs` runs ends, removals and sleepers
 //! concurrently. `files::reads` (`engine/freehold/tests`) and `reads` (`shuttle_engine`) test whole files.
 
-use super::entry::Word;
+use super::entry::{SwappedOut, Word};
 use crate::Pfn;
 pub(in crate::file) use crate::wait::{Turn, Turns};
 use freehold_sync::atomic::{
@@ -101,16 +101,18 @@ pub(in crate::file) fn remove(word: &AtomicU64) -> Option<Removed> {
     // Acquire pairs with the release of `watch`.
     let change = |old| (Word(old).is_reading() || Word(old).has_failed()).then_some(0);
     let old = Word(word.fetch_update(AcqRel, Relaxed, change).ok()?);
-    Some(Removed { reading: old.is_reading(), wake: old.is_waited() })
+    Some(Removed { reading: old.is_reading(), wake: old.is_waited(), swapped: None })
 }
 
 /// Publishes a page in `pfn`, whose contents and record are complete, unless the cache has the page. Replaces
-/// a read of the page, or its failure. The caller holds the invalidate lock for reading.
+/// a read of the page, or its failure, or a page that is swapped out. The caller holds the invalidate lock
+/// for reading.
 pub(in crate::file) fn replace(word: &AtomicU64, pfn: Pfn) -> Option<Removed> {
     // As in `end`.
-    let change = |old| (Word(old).is_vacant() || Word(old).is_reading()).then(|| Word::present(pfn).0);
+    let replaceable = |old: Word| old.is_vacant() || old.is_reading() || old.swapped_out().is_some();
+    let change = |old| replaceable(Word(old)).then(|| Word::present(pfn).0);
     let old = Word(word.fetch_update(AcqRel, Relaxed, change).ok()?);
-    Some(Removed { reading: old.is_reading(), wake: old.is_waited() })
+    Some(Removed { reading: old.is_reading(), wake: old.is_waited(), swapped: old.swapped_out() })
 }
 
 /// The word that [`remove`] or [`replace`] has changed.
@@ -120,6 +122,8 @@ pub(in crate::file) struct Removed {
     pub reading: bool,
     /// True if a task may sleep.
     pub wake: bool,
+    /// The place of the page, if it was swapped out, and therefore counted. The caller ends this state.
+    pub swapped: Option<SwappedOut>,
 }
 
 /// Returns the state of a page. If the page is being read, its end will wake the caller, which then sleeps.

@@ -256,6 +256,12 @@ impl<P: Platform> Mapping<P> {
             }
         }
         let pages_go = self.invalidate.write();
+        for (edge, kept) in edges.iter().zip(&kept) {
+            // An edge that was absent may have come into the cache, and may be swapped out by now.
+            if let Some(edge) = edge.as_ref().filter(|_| self.huge.is_none() && kept.is_none()) {
+                self.check_not_swapped(PageIndex::of_byte(edge.start))?;
+            }
+        }
         let gone = PageRange::from(inner.start / unit..inner.end / unit);
         self.no_writes(&pages_go, gone, removal)?;
         self.regions.may_lose(gone)?;

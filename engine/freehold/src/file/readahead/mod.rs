@@ -310,12 +310,15 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Starts reads of the first absent pages of `pages`, at most as many as one advice may read, and does
-    /// not wait. Does nothing for a file without a backing store, and for a direct file, which has no cache.
+    /// not wait. For shared memory, these are the pages that are swapped out. Does nothing for a direct file,
+    /// which has no cache.
     pub(crate) fn will_need(&self, pages: PageRange) {
+        let most = AT_ONCE.max(self.max_window());
+        let pages = PageRange::new(pages.start, pages.end.min(pages.start.saturating_add(most)));
         if self.has_store() {
-            let most = AT_ONCE.max(self.max_window());
-            let end = pages.end.min(pages.start.saturating_add(most));
-            self.read_ahead(PageRange::new(pages.start, end), &mut Mark::of(Window::default()));
+            self.read_ahead(pages, &mut Mark::of(Window::default()));
+        } else {
+            self.read_swapped(pages);
         }
     }
 
