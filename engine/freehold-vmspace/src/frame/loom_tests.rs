@@ -303,3 +303,45 @@ fn truncation_finds_a_private_page_in_a_table_that_it_missed() {
         assert!(!*tables.mapped.lock().unwrap(), "an entry is left");
     });
 }
+
+/// A frame that moves from the swap cache to the cache of a file. `slot` is 1 while the swap cache has the frame.
+struct Moving {
+    frame: Frame,
+    slot: AtomicU64,
+}
+
+#[test]
+fn page_returns_to_its_file_during_lookups_and_a_write() {
+    model(|| {
+        let moving = Moving { frame: Frame::new(), slot: AtomicU64::new(1) };
+        // The first reference is that of a write.
+        moving.frame.init_run();
+        assert!(moving.frame.enter_swap_cache());
+        let moving = Arc::new(moving);
+        let swap_lookup = thread::spawn({
+            let moving = moving.clone();
+            move || {
+                let Moving { frame, slot } = &*moving;
+                if slot.load(Acquire) == 1 && frame.get_cached() {
+                    // A reference that is not good is dropped, too.
+                    let _is_good = slot.load(Relaxed) == 1;
+                    assert!(!frame.put(), "the frame was freed");
+                }
+                // The end of the write.
+                assert!(!frame.put(), "the frame was freed");
+            }
+        });
+        let Moving { frame, slot } = &*moving;
+        assert!(frame.get_cached());
+        slot.store(0, Release);
+        frame.leave_swap_cache();
+        assert!(!frame.put());
+        frame.become_shared(CachePage { rmap: 1, shmem: true, secret: false }, PageIndex::ZERO);
+        frame.return_to_cache();
+        swap_lookup.join().unwrap();
+        assert!(frame.is_shmem() && !frame.is_anon() && frame.rmap().0 == 1);
+        assert_eq!(frame.refs(), 1);
+        frame.leave_cache();
+        assert!(frame.put());
+    });
+}

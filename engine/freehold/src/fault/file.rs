@@ -215,6 +215,16 @@ impl<P: Platform> AddressSpace<P> {
         probe_state::are_put(vma.flags()) && file.mapping().probes().wants::<P>(vma.pgoff_of(page))
     }
 
+    /// Puts the breakpoints that the page must show into a copy of it.
+    pub(super) fn put_probes(&self, vma: &Vma<P>, page: u64, copy: Pfn) {
+        let rcu = P::rcu_read();
+        if let Object::File(file) = vma.object()
+            && let Some(probes) = shown_probes(vma, file, &rcu)
+        {
+            probes.put(self.platform(), vma.pgoff_of(page), copy);
+        }
+    }
+
     /// Maps a copy of the page and never the page itself. The VMA has an anon_vma.
     fn private_write(
         &self,

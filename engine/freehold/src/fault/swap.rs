@@ -13,6 +13,10 @@
 //! Otherwise the entry is read-only, because the cache, other entries or a write to the device need the
 //! contents; the next store makes a copy (`cow.rs`).
 //!
+//! A private copy of a page of a file is swapped out only while the page has no probes
+//! (`reclaim/swap_out.rs`). If probes were added in the meantime, the fault maps a copy of the page in the
+//! cache, and puts the breakpoints there.
+//!
 //! If the memory of a frame in the cache failed, the page is lost only if the device does not have it.
 //! Otherwise `swap_in` takes the frame out of the cache, and the page is read again into another frame.
 //!
@@ -46,6 +50,13 @@ impl<P: Platform> AddressSpace<P> {
         let swap = self.engine.swap();
         let rights = (vma_pte_flags(vma.flags()), access.write.then(|| written(vma.flags())));
         let mut step = FaultOutcome::Retry;
+        let (mut copy, mut stale) = (None, None);
+        if self.is_probed(vma, page) {
+            let Ok(new) = self.engine.memory().alloc_swap(PageOwner::Space(self.vm.mmu())) else {
+                return FaultOutcome::OUT_OF_MEMORY;
+            };
+            copy = Some(new);
+        }
         let take = |mark: SwapMark| {
             let entry = SwapEntry::from_payload(mark.slot);
             match swap.lookup_locked(entry) {
@@ -53,6 +64,17 @@ impl<P: Platform> AddressSpace<P> {
                     step = FaultOutcome::SwapIn(entry);
                     SwapFault::Leave(Some(pfn))
                 }
+                // A task that adds a probe takes the lock of this table afterwards.
+                Ok(Lookup::Cached(pfn)) if self.is_probed(vma, page) => match copy.take() {
+                    None => SwapFault::Leave(Some(pfn)),
+                    Some(copy) => {
+                        self.platform().copy_frame(copy, pfn);
+                        self.put_probes(vma, page, copy);
+                        stale = swap.take(entry, pfn).frame;
+                        step = FaultOutcome::Done;
+                        SwapFault::Map(SwappedPage { pfn: copy, is_exclusive: true, other: Some(pfn) })
+                    }
+                },
                 Ok(Lookup::Cached(pfn)) => {
                     let taken = swap.take(entry, pfn);
                     if !access.write || (taken.is_exclusive && !mark.uffd_wp) {
@@ -77,6 +99,7 @@ impl<P: Platform> AddressSpace<P> {
         };
         // The result says whether a page was mapped; `step` has all that matters.
         let _ = self.vm.map_swapped(table, VirtAddr::new(page), vma.anon_page(page), rights, take);
+        [copy, stale].into_iter().flatten().for_each(|frame| self.engine.memory().put_frame(frame));
         step
     }
 

@@ -12,7 +12,7 @@
 //! | `permit.rs`, `throttle.rs` | questions to the pager before clean pages change; the bound on dirty pages |
 //! | `contents.rs`, `pager.rs` | reading and writing file contents; the backing store of a file |
 //! | `in_place.rs` | the pages for address spaces without page tables |
-//! | `swapped.rs` | pages of shared memory that are swapped out |
+//! | `swap_in.rs`, `swapped.rs` | bringing pages into the swap cache; pages of shared memory that are swapped out |
 //! | `files.rs`, `file_list.rs` | the state that all files of an engine share; lists of files |
 //! | `seals.rs`, `sealing.rs`, `committed.rs` | seals and the count of writable mappings; accounting of committed pages |
 //! | `cache/` | the page cache: its tree, its entries, lookups, blocks of pages |
@@ -50,6 +50,7 @@ pub(crate) mod request;
 mod sealing;
 mod seals;
 mod shortage;
+mod swap_in;
 mod swapped;
 mod throttle;
 mod write;
@@ -81,7 +82,8 @@ pub(crate) use readahead::AccessOrder;
 pub(crate) use remove::Copies;
 pub use sealing::Seals;
 pub(crate) use seals::Writing;
-pub(crate) use swapped::{SwapInError, Window as SwapWindow, is_zero};
+pub(crate) use swap_in::{SwapInError, SwapWindow};
+pub(crate) use swapped::is_zero;
 pub use write::WriteRequest;
 
 pub use crate::vma::info::VmaInfo;

@@ -2,8 +2,8 @@
 //! of a swap device.
 //!
 //! Entries of page tables never name the slot of a page of shared memory: they are removed before the page is
-//! swapped out, as for any page of a file. The word of the page names the slot instead, and has the only count
-//! of it.
+//! swapped out, as for any page of a file. The word of the page names the slot instead, and has the only
+//! count of it.
 //!
 //! | word | slot (`swap/slot.rs`) | frame | references to the frame |
 //! | --- | --- | --- | --- |
@@ -60,52 +60,23 @@ use super::{
         reading::{self, End},
     },
     contents::Stop,
+    swap_in::{SwapInError, SwapWindow},
 };
 use crate::{
     PAGE_SIZE, Pfn,
     counted::Counted,
-    error::NoMemory,
-    file::Files,
     platform::{PageOwner, Platform},
-    swap::{Lookup, Shadow, SlotRun, SwapEntry, SwapId, SwapRead, SwapReadError, SwapWindows},
+    swap::{Lookup, SlotRun, SwapEntry, SwapId, SwapWindows},
 };
-use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_sync::{
-    Killed, RwSemReadGuard,
+    RwSemReadGuard,
     atomic::{
         AtomicU64, CHECKED,
         Ordering::{AcqRel, Acquire, Relaxed, Release},
     },
 };
 use freehold_vmspace::{PageIndex, PageRange};
-
-/// Entries that are read together.
-pub(crate) type Window = ArrayVec<SwapEntry, { SwapWindows::LARGEST as usize }>;
-
-/// Reason why a page did not come into the swap cache.
-pub(crate) enum SwapInError {
-    /// There is no memory.
-    NoMemory,
-    /// A fatal signal arrived.
-    Killed,
-    /// The device could not read the page.
-    Io,
-    /// The memory of the only copy of the page failed.
-    Lost,
-}
-
-impl From<NoMemory> for SwapInError {
-    fn from(_: NoMemory) -> Self {
-        SwapInError::NoMemory
-    }
-}
-
-impl From<Killed> for SwapInError {
-    fn from(_: Killed) -> Self {
-        SwapInError::Killed
-    }
-}
 
 /// Returns true if a frame, which does not change, is full of zeroes.
 pub(crate) fn is_zero<P: Platform>(platform: &P, pfn: Pfn) -> bool {
@@ -115,110 +86,6 @@ pub(crate) fn is_zero<P: Platform>(platform: &P, pfn: Pfn) -> bool {
         platform.read_frame(pfn, at, &mut part);
         part.iter().fold(0, |all, byte| all | byte) == 0
     })
-}
-
-impl<P: Platform> Files<P> {
-    /// Brings the page of a swap entry into the swap cache. The entry may be out of date; nothing is wrong
-    /// then, and an error has no meaning. If the page must be read, also begins reads of the entries that
-    /// `window` returns, ordered by slots, and does not wait for them.
-    ///
-    /// # Errors
-    ///
-    /// Fails if there is no memory, if a fatal signal ends the wait, or if the page cannot be read.
-    ///
-    /// # Locks
-    ///
-    /// None. The caller holds no lock.
-    pub(crate) fn swap_in(
-        &self,
-        entry: SwapEntry,
-        owner: PageOwner<'_, P::Mmu>,
-        window: impl FnOnce() -> Result<Window, Killed>,
-    ) -> Result<(), SwapInError> {
-        let (swap, memory) = (&self.swap, self.memory());
-        let pfn = match swap.lookup(entry) {
-            Lookup::NotInUse => return Ok(()),
-            Lookup::Cached(pfn) => {
-                // If the memory of the frame failed, the page is lost only if the device does not have it.
-                let is_lost = self.platform().frame(pfn).has_failed() && !self.drop_swapped(entry);
-                memory.put_frame(pfn);
-                return if is_lost { Err(SwapInError::Lost) } else { Ok(()) };
-            }
-            Lookup::Reading(pfn) => pfn,
-            Lookup::Stored(shadow) => {
-                let ahead = window()?;
-                let pfn = memory.alloc_swap(owner)?;
-                let frame = self.platform().frame(pfn);
-                // Twice, so that the page counts as accessed: reclaim does not drop it from the cache at
-                // once.
-                (0..2).for_each(|_| frame.mark_accessed());
-                frame.set_first_age(self.reclaim.swapped_in(shadow.get()).byte());
-                let Some(request) = swap.begin_read(entry, pfn) else {
-                    memory.put_frame(pfn);
-                    return Ok(());
-                };
-                self.read_ahead(request, entry, owner, &ahead);
-                pfn
-            }
-        };
-        let read = swap.wait_for_read(entry, pfn);
-        memory.put_frame(pfn);
-        read.map_err(|error| match error {
-            SwapReadError::Killed => SwapInError::Killed,
-            SwapReadError::Io => SwapInError::Io,
-        })
-    }
-
-    /// Sends a request whose last page is that of `last`, and begins reads of the entries of a window. The
-    /// caller holds no lock.
-    fn read_ahead(
-        &self,
-        mut request: SwapRead<P>,
-        mut last: SwapEntry,
-        owner: PageOwner<'_, P::Mmu>,
-        ahead: &[SwapEntry],
-    ) {
-        let (entry, swap, memory) = (last, &self.swap, self.memory());
-        for next in ahead.iter().filter(|next| **next != entry) {
-            // Without memory, no page is read ahead.
-            let Ok(pfn) = memory.alloc_swap(owner) else { break };
-            let follows = last.device() == next.device() && last.slot() + 1 == next.slot();
-            if follows && request.extend(pfn) {
-                last = *next;
-            } else if let Some(another) = swap.begin_read(*next, pfn) {
-                swap.send_read(core::mem::replace(&mut request, another));
-                last = *next;
-            }
-            // The cache has a reference if the read has begun.
-            memory.put_frame(pfn);
-        }
-        swap.send_read(request);
-    }
-
-    /// Takes the frame of a clean page out of the swap cache. Returns false if the device does not have the
-    /// page.
-    fn drop_swapped(&self, entry: SwapEntry) -> bool {
-        self.swap.drop_clean(entry, Shadow::new(self.reclaim.evicted()))
-    }
-
-    /// Brings all pages of files back that are on a device, for swapoff. Returns their number.
-    ///
-    /// # Errors
-    ///
-    /// Fails if a page that is still on the device cannot come back, or if a fatal signal arrives.
-    ///
-    /// # Locks
-    ///
-    /// The locks of [`Mapping::fill`].
-    pub(crate) fn leave_device(&self, id: SwapId) -> Result<u64, FillError> {
-        let mut back = 0;
-        for _ in 0..self.swapped.len() {
-            if let Some(file) = self.swapped.next() {
-                back += file.leave_device(id)?;
-            }
-        }
-        Ok(back)
-    }
 }
 
 impl<P: Platform> Mapping<P> {
@@ -352,8 +219,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Swaps out a page that no entry maps. Returns `None` if the page is in use, or if `slots` has no slot.
-    /// `begin` begins the write of the page, and sends no request. A page full of zeroes needs no slot, and its
-    /// frame is free.
+    /// `begin` begins the write of the page, and sends no request. A page full of zeroes needs no slot, and
+    /// its frame is free.
     ///
     /// # Locks
     ///
@@ -451,7 +318,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Returns the entries that are to be read ahead beside a page: those of the next pages, if the page
     /// before is in the cache, as in a sequential access.
-    fn swap_window(&self, index: PageIndex) -> Window {
+    fn swap_window(&self, index: PageIndex) -> SwapWindow {
         let is_next = index.get().checked_sub(1).is_none_or(|before| self.has_page(PageIndex::new(before)));
         let next = index + 1;
         let pages = if is_next { SwapWindows::LARGEST - 1 } else { 0 };
@@ -459,8 +326,8 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns the entries of the first pages of a range that are swapped out, ordered by slots.
-    fn entries_of(&self, pages: PageRange) -> Window {
-        let mut entries = Window::new();
+    fn entries_of(&self, pages: PageRange) -> SwapWindow {
+        let mut entries = SwapWindow::new();
         let _: ControlFlow<()> = self.each_swapped(pages, |_, page| match page {
             SwappedOut::Zeroes => ControlFlow::Continue(()),
             SwappedOut::Slot(entry) => match entries.try_push(entry) {
@@ -591,7 +458,7 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Brings the pages of the file back that are on a device. Returns their number.
-    fn leave_device(&self, id: SwapId) -> Result<u64, FillError> {
+    pub(super) fn leave_device(&self, id: SwapId) -> Result<u64, FillError> {
         let (mut rest, mut back) = (PageRange::ALL, 0);
         let is_there = |index, page| match page {
             SwappedOut::Slot(entry) if entry.device() == id => ControlFlow::Break((index, page)),

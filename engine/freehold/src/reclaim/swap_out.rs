@@ -29,7 +29,7 @@
 //! | --- | --- | --- |
 //! | 1. each leaf becomes a migration marker. When this is done for all pages of a batch, each space is flushed (`batch.rs`) | the frame's lock; the home's lock for reading; the table's lock | the markers become leaves |
 //! | 2. there is no other reference: pins, transfers and forks in progress keep the page | the same | the same |
-//! | 3. a page of zeroes: the markers become entries of the zero page. The page is gone | the same | |
+//! | 3. a page of zeroes of anonymous memory: the markers become entries of the zero page | the same | |
 //! | 4. `insert`: the frame enters the swap cache; this task has the count of the slot | the same | the same |
 //! | 5. each marker becomes a swap entry, after `duplicate` | the same; the table's lock | a marker becomes a read-only leaf if the slot has too many entries |
 //! | 6. `begin_write`, and the request goes to the device | nothing | an error leaves the page in the cache |
@@ -47,22 +47,26 @@
 //! fork that copies a marker or a swap entry in between has linked its VMA before, behind that of the parent,
 //! so the second walk visits the copy after the original (`rmap/migrate.rs`).
 //!
-//! Pages of locked memory and of droppable memory stay, and so do private copies of pages of files, because
-//! probes search them. `tests/swapped/` and `shuttle_engine/swapped.rs` test this file.
+//! Pages of locked memory and of droppable memory stay, and so do private copies of pages of files with
+//! probes, because a probe that is removed is searched in all copies. A copy full of zeroes takes a slot like
+//! any other. `tests/swapped/` and `shuttle_engine/swapped.rs` test this file.
 
 use super::batch::{BATCH, Flushes, Homes};
 use crate::{
     Pfn, VirtAddr,
     counted::Counted,
     engine::Engine,
-    file::{Mapping, SwappedOut, is_zero},
+    file::{File, Mapping, SwappedOut, is_zero},
     platform::Platform,
     rmap::{
-        tree::{AnonPages, RmapReadGuard, root::RmapRoot},
+        tree::{AnonPages, Mapper, RmapReadGuard, root::RmapRoot},
         walk::{AnyRmapRoot, Page},
     },
     swap::{Shadow, SlotRun, SwapEntry, SwapWrite},
-    vma::flags::{VmFlags, pte_flags::vma_pte_flags},
+    vma::{
+        Vma,
+        flags::{VmFlags, pte_flags::vma_pte_flags},
+    },
 };
 use arrayvec::ArrayVec;
 use freehold_pagetable::Level;
@@ -146,9 +150,9 @@ impl<'e, P: Platform> Swapper<'e, P> {
         fates
     }
 
-    /// Swaps out a page of shared memory that no entry maps any more, unless it is in use. The shadow is stored
-    /// with the page. Returns the fate of the page. The caller holds no lock, and calls [`flush`](Self::flush)
-    /// before the list of pages is full.
+    /// Swaps out a page of shared memory that no entry maps any more, unless it is in use. The shadow is
+    /// stored with the page. Returns the fate of the page. The caller holds no lock, and calls
+    /// [`flush`](Self::flush) before the list of pages is full.
     pub fn swap_out_shared(
         &mut self,
         mapping: &Counted<Mapping<P>>,
@@ -303,19 +307,27 @@ fn mark<'m, 'b, P: Platform>(
     let identity = page.try_lock()?;
     let lookups = homes.of(home_of(page)?)?;
     let places = || lookups.mappers(PageRange::one(page.index()));
-    let (frame, stays) = (page.frame(), VmFlags::LOCKED | VmFlags::DROPPABLE);
+    let frame = page.frame();
+    // A task that adds a probe waits for this section, and then finds the markers.
+    let _rcu = P::rcu_read();
     // A reference besides those of the entries and of this task: the page is pinned, in transfer, or in the
     // swap cache. The exact check follows in `replace`; this one keeps pages in use mapped.
-    if !page.is_at_home()
-        || frame.refs() != frame.maps() + 1
-        || places().any(|place| place.vma.flags().intersects(stays) || !place.vma.is_anonymous())
-    {
+    if !page.is_at_home() || frame.refs() != frame.maps() + 1 || places().any(|place| stays(&place)) {
         return None;
     }
     for place in places() {
         flushes.mark(place.vm, VirtAddr::new(place.range.start()), page.pfn());
     }
     Some(Marked { page, lookups, _identity: identity })
+}
+
+/// Returns true if the page at this place must stay: in locked or droppable memory, and if the page of a file
+/// has probes, because a probe that is removed is searched in all copies.
+fn stays<P: Platform>(place: &Mapper<'_, P, Vma<P>>) -> bool {
+    let (vma, at) = (place.vma, place.range.start());
+    let is_probed =
+        |file: &Counted<File<P>>| file.mapping().probes().any::<P>(PageRange::one(vma.pgoff_of(at)));
+    vma.flags().intersects(VmFlags::LOCKED | VmFlags::DROPPABLE) || vma.object().file().is_some_and(is_probed)
 }
 
 /// Does the steps 2 to 5. Returns `None` if the page stays.
@@ -329,12 +341,16 @@ fn replace<P: Platform>(
     // No task can take a new reference except through the reference of this task: the only entry that may be
     // left is that of a pinned page.
     let alone = frame.refs() == 1;
+    let places = || lookups.mappers(PageRange::one(page.index()));
     let unmapped = match alone {
         false => None,
-        true if is_zero(engine.platform(), pfn) => Some(Unmapped::Zeroes),
+        // The page of zeroes would look like a page of the file.
+        true if places().all(|place| place.vma.is_anonymous()) && is_zero(engine.platform(), pfn) => {
+            Some(Unmapped::Zeroes)
+        }
         true => slots.insert(pfn).map(Unmapped::Swapped),
     };
-    for place in lookups.mappers(PageRange::one(page.index())) {
+    for place in places() {
         let address = VirtAddr::new(place.range.start());
         // Called under the table's lock, as in `rmap/migrate.rs`. A page in the swap cache is never writable.
         let flags = || place.vma.flags();

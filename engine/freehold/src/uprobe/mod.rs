@@ -242,7 +242,8 @@ impl<P: Platform> Mapping<P> {
             let last = PageIndex::of_byte(offset.saturating_add(MAX_BYTES as u64 - 1));
             // A truncation of a direct file holds locks of the file while it waits for the end of references
             // to its frames. So the addition keeps no frame of such a file while it waits for a lock.
-            let kept = [index, last].map(|index| match self.orders_discards() {
+            let keeps = self.orders_discards() || self.is_swappable();
+            let kept = [index, last].map(|index| match keeps {
                 true if self.is_direct() => Some(self.page(index).map(|_| None)),
                 true => Some(self.page(index).map(Some)),
                 false => None,
@@ -255,7 +256,7 @@ impl<P: Platform> Mapping<P> {
             let is_short = matches!(kept[1], Some(Err(_)));
             let content = self.content.write();
             let has_last = || is_short || self.has_page(last);
-            if !self.orders_discards() || self.has_page(index) && has_last() {
+            if !keeps || self.has_page(index) && has_last() {
                 break (content, readable as usize, kept);
             }
             rounds.again::<P>()?;

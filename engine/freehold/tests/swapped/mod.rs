@@ -13,6 +13,7 @@
 //! | `ahead.rs` | readahead |
 //! | `back.rs` | faults: reads, waits, failures, exclusive and shared pages |
 //! | `calls.rs` | calls on swapped memory: fork, mprotect, mremap, munmap, guards, userfaultfd and others |
+//! | `copies.rs` | private copies of pages of files |
 //! | `off.rs` | swapoff |
 //! | `failed.rs` | memory failures of frames in the swap cache |
 //! | `shared.rs`, `shared_random.rs` | shared memory |
@@ -24,6 +25,7 @@ mod advice;
 mod ahead;
 mod back;
 mod calls;
+mod copies;
 mod failed;
 mod off;
 mod out;

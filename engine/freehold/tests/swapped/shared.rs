@@ -224,7 +224,8 @@ fn private_mappings_see_the_pages() {
         shared.process.store(cpu, own, 70u64).unwrap();
         shared.swap_out();
         let usage = || shared.process.smaps(own).next().unwrap().usage;
-        assert_eq!((shared.swapped_out(), usage().swap), (2, PAGE), "one page has a private copy");
+        // A page of the file, and the copy of the other page.
+        assert_eq!((shared.swapped_out(), usage().swap, usage().swap_pss), (2, 2 * PAGE, PAGE));
         assert_eq!(shared.process.load::<u64>(cpu, own), Ok(70));
         shared.process.store(cpu, own + PAGE, 71u64).unwrap();
         assert_filled(&shared.process, cpu, BASE, 2, 1);

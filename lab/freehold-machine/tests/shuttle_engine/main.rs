@@ -64,6 +64,7 @@ mod speculative_lookup;
 mod stack;
 mod swap;
 mod swapped;
+mod swapped_copies;
 mod swapped_shared;
 mod thread;
 mod uffd;

@@ -2,9 +2,9 @@
 //!
 //! Four kinds of pages can be taken away. Pages that MADV_FREE freed and the program has not written since,
 //! and pages of droppable memory, are *discardable*: the next read finds zeroes. Other pages of anonymous
-//! memory are swapped out, if there is a swap device. A page of a file is unmapped. It leaves the cache if
-//! the backing store has the same contents. Otherwise a write begins, and the page goes in a later call. As
-//! on Linux, pages that more than one entry maps stay.
+//! memory, and private copies of pages of files, are swapped out, if there is a swap device. A page of a file
+//! is unmapped. It leaves the cache if the backing store has the same contents. Otherwise a write begins, and
+//! the page goes in a later call. As on Linux, pages that more than one entry maps stay.
 //!
 //! `freehold-vmspace/src/evict.rs` checks and removes entries under the lock of their table. Reclaim then
 //! takes the unmapped pages of files away, and swaps anonymous pages out (`reclaim/evict.rs`), while no lock
@@ -20,7 +20,6 @@ use super::{
 use crate::{
     Pfn,
     error::MadviseError,
-    file::Object,
     platform::Platform,
     space::{AddressSpace, change::vma_ranges::VmaRanges},
     vma::{Vma, flags::VmFlags},
@@ -38,9 +37,11 @@ const FILE_BYTES: u64 = if CHECKED { 4 * PAGE_SIZE } else { 32 << 20 };
 /// Maximum number of pages that are swapped out after one hold of the lock.
 const SWAPPED: usize = if CHECKED { 2 } else { 32 };
 
-/// Returns true if pages of the VMA can be swapped out.
+/// Returns true if private pages of the VMA can be swapped out.
 fn may_swap<P: Platform>(vma: &Vma<P>) -> bool {
-    vma.is_anonymous() && !vma.flags().intersects(VmFlags::LOCKED | VmFlags::DROPPABLE)
+    let stays = VmFlags::SHARED | VmFlags::LOCKED | VmFlags::DROPPABLE | VmFlags::HUGETLB;
+    let is_memory = vma.is_anonymous() || vma.object().file().is_some();
+    is_memory && !vma.flags().intersects(stays)
 }
 
 impl<P: Platform> AddressSpace<P> {
@@ -57,23 +58,23 @@ impl<P: Platform> AddressSpace<P> {
             };
             no_holes &= part.start() == range.start();
             may_advise(self.platform(), vma, Advice::PageOut)?;
-            let Object::File(file) = vma.object() else {
-                let mut pages = ArrayVec::<Pfn, SWAPPED>::new();
-                let next = match self.engine.swap().has_open_device() && may_swap(vma) {
-                    true => self.vm.unshared_pages(part, &mut pages),
-                    false => part.end(),
-                };
-                self.discard_unneeded(vma, part.with_end(next));
+            let mut private = ArrayVec::<Pfn, SWAPPED>::new();
+            let next = match self.engine.swap().has_open_device() && may_swap(vma) {
+                true => self.vm.unshared_pages(part, &mut private),
+                false => part.end(),
+            };
+            let part = part.with_end(next);
+            let file = vma.object().file().filter(|file| {
+                let mapping = file.mapping();
+                file.access().shows_cache && !mapping.is_direct() && mapping.huge_page_size().is_none()
+            });
+            let Some(file) = file else {
+                self.discard_unneeded(vma, part);
                 range = range.with_start(next);
                 drop(guard);
-                self.engine.swap_out_unshared(&pages);
+                self.engine.swap_out_unshared(&private);
                 continue;
             };
-            let mapping = file.mapping();
-            if !file.access().shows_cache || mapping.is_direct() || mapping.huge_page_size().is_some() {
-                range = range.with_start(part.end());
-                continue;
-            }
             let part = part.with_end(part.end().min(part.start() + FILE_BYTES));
             let mut runs = ArrayVec::<UserRange, RUNS>::new();
             range = range.with_start(self.vm.evict_cached(part, vma.keeps_wp(), &mut runs));
@@ -81,6 +82,7 @@ impl<P: Platform> AddressSpace<P> {
             let unmapped: ArrayVec<PageRange, RUNS> = runs.into_iter().map(pages).collect();
             let file = file.clone();
             drop(guard);
+            self.engine.swap_out_unshared(&private);
             for pages in unmapped {
                 self.engine.evict_unmapped(file.mapping(), pages);
             }
