@@ -189,16 +189,19 @@ impl Default for GatherState {
 /// The range of a gather whose changes were not announced.
 const NOTHING: VaRange = VaRange::of(0, 0);
 
-/// Maximum number of tables that a gather holds before it must flush.
+/// Maximum number of tables that most gathers hold before they must flush.
 const MAX_TABLES: usize = 32;
 
-/// A change of a space's tables that is in progress. `FRAMES` is the number of frames that the gather holds
-/// before it must flush.
+/// A change of a space's tables that is in progress. `FRAMES` and `TABLES` are the numbers of frames and of
+/// tables that the gather holds before it must flush.
+///
+/// A gather without frames and tables is for changes after which the caller keeps the frames until the flush.
+/// It is small, so a task can have several.
 ///
 /// A gather must be [finished](Gather::finish). Dropping a gather with pending work panics in test builds,
 /// and does the work in other builds.
 #[must_use = "a gather has pending work until it is finished"]
-pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
+pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512, const TABLES: usize = MAX_TABLES> {
     tlb: &'a T,
     /// The count of gathers. `None` if no other gather can touch the range.
     state: Option<&'a GatherState>,
@@ -213,13 +216,13 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512> {
     /// Number of small pages of the kept frames, and the maximum of this number.
     kept_pages: u64,
     max_kept_pages: u64,
-    tables: ArrayVec<Pfn, MAX_TABLES>,
+    tables: ArrayVec<Pfn, TABLES>,
     /// The number for [`Tlb::end_change`], or 0 if no change was announced; and the announced range.
     heard: u32,
     announced: VaRange,
 }
 
-impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
+impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES, TABLES> {
     /// Returns a gather that may overlap other gathers of the same space. Does not write to shared memory
     /// before the first change.
     #[inline]
@@ -472,7 +475,7 @@ impl<'a, T: Tlb, const FRAMES: usize> Gather<'a, T, FRAMES> {
     }
 }
 
-impl<T: Tlb, const FRAMES: usize> StaleTranslations for Gather<'_, T, FRAMES> {
+impl<T: Tlb, const FRAMES: usize, const TABLES: usize> StaleTranslations for Gather<'_, T, FRAMES, TABLES> {
     #[inline]
     fn begin_change(&mut self) {
         if !self.entered {
@@ -494,7 +497,7 @@ impl<T: Tlb, const FRAMES: usize> StaleTranslations for Gather<'_, T, FRAMES> {
     }
 }
 
-impl<T: Tlb, const FRAMES: usize> Drop for Gather<'_, T, FRAMES> {
+impl<T: Tlb, const FRAMES: usize, const TABLES: usize> Drop for Gather<'_, T, FRAMES, TABLES> {
     #[inline]
     fn drop(&mut self) {
         if self.has_pending() && !self.tlb.is_unwinding() {

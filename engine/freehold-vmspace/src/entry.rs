@@ -8,12 +8,13 @@
 //! through calls of `freehold`.
 
 use crate::{
-    Pfn, VirtAddr, VmGather, VmSpace,
+    BatchGather, Pfn, VirtAddr, VmGather, VmSpace,
     clean::{cleaned, keep_dirty},
     platform::Platform,
 };
 use freehold_pagetable::{
-    Format, Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, UnmappedFrame, VaRange,
+    Format, Kind, LeafGuard, Level, MarkerKind, NotCached, Pte, PteFlags, StaleTranslations, UnmappedFrame,
+    VaRange,
 };
 
 #[doc(hidden)]
@@ -51,22 +52,40 @@ impl<P: Platform> VmSpace<P> {
     /// uses the old entry, and the frame's dirty bit records every store through the entry.
     pub fn take_entry(&self, address: VirtAddr, level: Level, pfn: Pfn, instead: Pte<P::Format>) -> bool {
         let mut gather: VmGather<'_, _, 1> = self.gather(VaRange::entry(address, level));
-        let taken = self.gather_entry(address, level, pfn, instead, &mut gather);
+        let written = self.remove_entry(address, level, pfn, instead, &mut gather);
+        if let Some(written) = written {
+            let what = UnmappedFrame::new(pfn, level);
+            gather.add_unmapped(if written { what.dirty() } else { what });
+        }
         gather.finish();
-        taken
+        written.is_some()
     }
 
-    /// Replaces an entry like [`take_entry`](Self::take_entry), but leaves the flush and the release of the
-    /// frame to `gather`, which has room for a frame.
-    pub fn gather_entry<const FRAMES: usize>(
+    /// Removes the entry of a page of a file at `address` if the entry maps `pfn`, but leaves the flush to
+    /// `gather`. Until then, processors may use the old entry. The caller has a reference to `pfn`, and keeps
+    /// it until the flush. Returns true if the entry was dirty. The caller then marks the frame as dirty
+    /// [again](crate::Memory::set_dirty_late) after the flush.
+    pub fn gather_entry(&self, address: VirtAddr, pfn: Pfn, gather: &mut BatchGather<'_, P>) -> bool {
+        let Some(written) = self.remove_entry(address, Level::Pte, pfn, Pte::NONE, gather) else {
+            return false;
+        };
+        let last = self.platform().frame(pfn).put();
+        debug_assert!(!last, "the caller has no reference");
+        written
+    }
+
+    /// Replaces the entry at `address` by `instead` if it maps `pfn`. The caller gets the entry's reference to
+    /// the frame, and drops the reference after the flush of `gather`. Returns `None` if no entry was
+    /// replaced. Otherwise returns true if the entry was dirty, and the page is one of a file.
+    fn remove_entry(
         &self,
         address: VirtAddr,
         level: Level,
         pfn: Pfn,
         instead: Pte<P::Format>,
-        gather: &mut VmGather<'_, P, FRAMES>,
-    ) -> bool {
-        let taken = self.with_entry(address, level, pfn, |leaf| {
+        gather: &mut impl StaleTranslations,
+    ) -> Option<bool> {
+        self.with_entry(address, level, pfn, |leaf| {
             // A write protection by a userfaultfd outlives the page: a marker keeps it.
             let marked = instead.is_none() && leaf.pte().flags().contains(PteFlags::UFFD_WP);
             let instead = if marked { Pte::marker(MarkerKind::UffdWp, 0) } else { instead };
@@ -76,16 +95,14 @@ impl<P: Platform> VmSpace<P> {
                 self.count_page(frame.kind(), -1);
             }
             frame.sub_map();
-            let what = UnmappedFrame::new(pfn, level);
             let written = !frame.is_anon() && old.flags().contains(PteFlags::DIRTY);
             if written {
                 // The bit is set before the flush and again after it; `cleaned` and `keep_dirty` give the
                 // reasons.
                 self.memory().set_dirty_late(frame);
             }
-            gather.add_unmapped(if written { what.dirty() } else { what });
-        });
-        taken.is_some()
+            written
+        })
     }
 
     /// Clears the write permission and the dirty bit of the entry at `address` if the entry maps `pfn`, so

@@ -24,6 +24,10 @@ use freehold_pagetable::{
     UnmappedFrame, VaRange, Visitor, Walked,
 };
 
+/// Maximum number of pages of page caches that are unmapped before a flush. Not all pages of a table, because
+/// the callers have little stack.
+const CACHED: usize = 128;
+
 /// The anonymous pages whose contents are not needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discardable {
@@ -46,20 +50,38 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// The locks of [`zap`](Self::zap).
     pub fn evict_discardable(&self, range: UserRange, which: Discardable) -> u64 {
-        let Ok(gather) = self.try_gather(range.va()) else { return 0 };
-        let mut evictor = AnonEvictor { vm: self, which, gather, pages: 0 };
-        // Cannot fail: a table is deposited for the split of each huge page.
-        let walked = self.walk(range.va(), &mut evictor);
-        debug_assert!(walked.is_ok(), "an eviction ran out of memory");
-        let AnonEvictor { mut gather, pages, .. } = evictor;
-        self.count_rss(&Rss { anon: -(pages as i64), ..Rss::default() });
-        gather.finish();
-        pages
+        self.evict_anon::<ENTRIES>(range, which)
+    }
+
+    /// Frees the page at `address` if it is discardable, like [`evict_discardable`](Self::evict_discardable),
+    /// but needs less stack. A huge page is split.
+    ///
+    /// # Locks
+    ///
+    /// The locks of [`zap`](Self::zap).
+    pub fn evict_discardable_page(&self, address: VirtAddr, which: Discardable) -> u64 {
+        self.evict_anon::<1>(UserRange::page(address.get()), which)
+    }
+
+    /// Implements [`evict_discardable`](Self::evict_discardable). `range` has at most `FRAMES` pages of each
+    /// table.
+    // Not inlined, because the gather would make the stack of the caller large.
+    #[inline(never)]
+    fn evict_anon<const FRAMES: usize>(&self, range: UserRange, which: Discardable) -> u64 {
+        let evicted = self.try_change(range.va(), |gather: &mut VmGather<'_, P, FRAMES>| {
+            let mut evictor = AnonEvictor { vm: self, which, gather, pages: 0 };
+            // Cannot fail: a table is deposited for the split of each huge page.
+            let walked = self.walk(range.va(), &mut evictor);
+            debug_assert!(walked.is_ok(), "an eviction ran out of memory");
+            self.count_rss(&Rss { anon: -(evictor.pages as i64), ..Rss::default() });
+            evictor.pages
+        });
+        evicted.unwrap_or(0)
     }
 
     /// Unmaps the pages of page caches in `range` that no other entry maps, and appends their addresses to
     /// `runs`, ascending. Returns the address at which to continue: the end of the range, or the first page
-    /// for which `runs` had no room. With `keep_wp`, markers keep the write protection by a userfaultfd.
+    /// for which there was no room. With `keep_wp`, markers keep the write protection by a userfaultfd.
     /// Unmaps none if a listener of the space refuses the change.
     ///
     /// # Locks
@@ -71,15 +93,15 @@ impl<P: Platform> VmSpace<P> {
         keep_wp: bool,
         runs: &mut ArrayVec<UserRange, RUNS>,
     ) -> u64 {
-        let Ok(gather) = self.try_gather(range.va()) else { return range.end() };
-        let (rss, next) = (Rss::default(), range.end());
-        let mut evictor = CachedEvictor { vm: self, keep_wp, gather, rss, runs, next };
-        let walked = self.walk(range.va(), &mut evictor);
-        debug_assert!(matches!(walked, Ok(Walked::All | Walked::Stopped(_))), "file pages are not split");
-        let CachedEvictor { mut gather, rss, next, .. } = evictor;
-        self.count_rss(&rss);
-        gather.finish();
-        next
+        let next = self.try_change(range.va(), |gather| {
+            let (rss, next) = (Rss::default(), range.end());
+            let mut evictor = CachedEvictor { vm: self, keep_wp, gather, rss, runs, next };
+            let walked = self.walk(range.va(), &mut evictor);
+            debug_assert!(matches!(walked, Ok(Walked::All | Walked::Stopped(_))), "file pages are not split");
+            self.count_rss(&evictor.rss);
+            evictor.next
+        });
+        next.unwrap_or(range.end())
     }
 
     /// Appends the frames of the anonymous pages in `range` that no other entry maps to `pfns`, in ascending
@@ -107,15 +129,15 @@ fn pages(range: VaRange) -> impl Iterator<Item = VirtAddr> {
 }
 
 /// A visitor that frees discardable pages.
-struct AnonEvictor<'v, P: Platform> {
+struct AnonEvictor<'g, 'v, P: Platform, const FRAMES: usize> {
     vm: &'v VmSpace<P>,
     which: Discardable,
-    gather: VmGather<'v, P>,
+    gather: &'g mut VmGather<'v, P, FRAMES>,
     /// Number of freed pages.
     pages: u64,
 }
 
-impl<P: Platform> AnonEvictor<'_, P> {
+impl<P: Platform, const FRAMES: usize> AnonEvictor<'_, '_, P, FRAMES> {
     /// Returns true if the contents of the page are not needed, except for stores that its entry records.
     /// The entry's table is locked.
     fn may_discard(&self, frame: &Frame) -> bool {
@@ -142,7 +164,7 @@ impl<P: Platform> AnonEvictor<'_, P> {
         if !self.may_discard(frame) {
             return;
         }
-        let old = table.take(address, &mut self.gather);
+        let old = table.take(address, self.gather);
         if self.is_needed(old) {
             // Written since it was read above.
             table.set(address, old);
@@ -154,7 +176,7 @@ impl<P: Platform> AnonEvictor<'_, P> {
     }
 }
 
-impl<P: Platform> Visitor<P::Format, P> for AnonEvictor<'_, P> {
+impl<P: Platform, const FRAMES: usize> Visitor<P::Format, P> for AnonEvictor<'_, '_, P, FRAMES> {
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::SplitPart;
 
     fn unlocked(&mut self, range: VaRange) {
@@ -178,13 +200,13 @@ impl<P: Platform> Visitor<P::Format, P> for AnonEvictor<'_, P> {
         }
         // An empty entry cannot be restored, because another task may link a table there. So the entry first
         // loses the right to write. After the flush no processor can make it dirty.
-        leaf.change(&mut self.gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
+        leaf.change(self.gather, |pte| pte.with_flags(level, pte.flags() - PteFlags::WRITE));
         self.gather.flush();
         if self.is_needed(leaf.pte()) {
             leaf.grant(flags & PteFlags::WRITE);
             return ControlFlow::Continue(());
         }
-        leaf.take(&mut self.gather);
+        leaf.take(self.gather);
         // The table that was deposited for a split is freed after the lock is released.
         let spare = leaf.withdraw();
         (0..level.frames()).for_each(|n| frame(n).sub_map());
@@ -201,7 +223,7 @@ struct CachedEvictor<'r, 'v, P: Platform, const RUNS: usize> {
     vm: &'v VmSpace<P>,
     /// True if write protection by a userfaultfd is kept, as a marker.
     keep_wp: bool,
-    gather: VmGather<'v, P>,
+    gather: &'r mut VmGather<'v, P, CACHED>,
     /// Change of the counts of resident pages; never positive.
     rss: Rss,
     /// The unmapped pages.
@@ -237,20 +259,22 @@ impl<P: Platform, const RUNS: usize> Visitor<P::Format, P> for CachedEvictor<'_,
     const LARGE: LargeLeafPolicy = LargeLeafPolicy::Skip;
 
     fn unlocked(&mut self, _: VaRange) {
-        self.gather.make_capacity(ENTRIES);
+        // The pages of the table before this one are flushed if they are many.
+        self.gather.make_capacity(CACHED / 2);
     }
 
     fn table(&mut self, mut table: PteGuard<'_, P::Format, P>, range: VaRange) -> ControlFlow<()> {
         for address in pages(range) {
             let pte = table.get(address);
             let Some(pfn) = self.evictable(pte) else { continue };
-            if !self.record(UserRange::page(address.get())) {
+            let has_room = self.gather.remaining_capacity() > 0;
+            if !has_room || !self.record(UserRange::page(address.get())) {
                 self.next = address.get();
                 return ControlFlow::Break(());
             }
             let protected = self.keep_wp && pte.flags().contains(PteFlags::UFFD_WP);
             let instead = if protected { Pte::marker(MarkerKind::UffdWp, 0) } else { Pte::NONE };
-            let old = table.replace(address, instead, &mut self.gather);
+            let old = table.replace(address, instead, self.gather);
             let (frame, mut what) = (self.vm.platform().frame(pfn), UnmappedFrame::new(pfn, Level::Pte));
             if old.flags().contains(PteFlags::DIRTY) {
                 // As in a zap, the bit is set before the flush, for a concurrent write-back, and again after

@@ -100,7 +100,7 @@ pub use page_index::{PageCount, PageIndex, PageRange};
 pub use protect::Protect;
 pub use residency::{EntryRun, PageEntry, PageKind, Usage, UsageSum};
 pub use rss::{Rss, RssKind};
-pub use space::{SpaceTlb, VmGather, VmSpace};
+pub use space::{BatchGather, SpaceTlb, VmGather, VmSpace};
 pub use standalone::{MapError, Mapped};
 #[doc(hidden)]
 pub use swap_entry::{SwapFault, SwapMark, SwapSlots, SwappedPage};

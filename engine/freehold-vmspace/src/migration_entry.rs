@@ -7,7 +7,9 @@
 //! ([`MigrationEntry::shared`]). `tests/rmap/moves.rs` of `freehold` tests moves.
 
 use crate::{Pfn, VirtAddr, VmGather, VmSpace, platform::Platform};
-use freehold_pagetable::{Format, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, VaRange};
+use freehold_pagetable::{
+    Format, Kind, Level, MarkerKind, NotCached, Pte, PteFlags, StaleTranslations, VaRange,
+};
 
 /// The part of a replaced entry that the marker keeps.
 #[doc(hidden)]
@@ -66,12 +68,12 @@ impl<P: Platform> VmSpace<P> {
 
     /// Does [`set_migration_entry`](Self::set_migration_entry), but leaves the flush to `gather`. Until then,
     /// processors may use the old entry.
-    pub fn gather_migration_entry<const FRAMES: usize>(
+    pub fn gather_migration_entry(
         &self,
         address: VirtAddr,
         level: Level,
         pfn: Pfn,
-        gather: &mut VmGather<'_, P, FRAMES>,
+        gather: &mut impl StaleTranslations,
     ) {
         self.with_entry(address, level, pfn, |leaf| {
             let flags = leaf.pte().flags();

@@ -62,6 +62,9 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 /// A gather for changes of a space's entries. Without a buffer, a gather holds at most `FRAMES` frames.
 pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
 
+/// A gather for changes of entries of pages to which the caller has references.
+pub type BatchGather<'v, P> = Gather<'v, SpaceTlb<P>, 0, 0>;
+
 /// Maximum number of small pages whose frames one flush covers: 32 MiB.
 const MAX_BUFFERED_PAGES: u64 = 8192;
 
@@ -222,30 +225,37 @@ impl<P: Platform> VmSpace<P> {
         Gather::announced(&self.tlb, Some(&self.gathers), range, self.announce(range))
     }
 
-    /// Returns a gather like [`gather`](Self::gather) for a change that must not sleep.
+    /// Calls `change` with a gather like [`gather`](Self::gather), for a change that must not sleep, and then
+    /// finishes the gather.
     ///
     /// # Errors
     ///
-    /// Fails with [`Refused`] if a listener would have to sleep.
+    /// Fails with [`Refused`] if a listener would have to sleep. `change` is not called then.
+    // A closure, because a gather that is returned in a `Result` is copied, which needs stack.
     #[inline]
-    pub fn try_gather<const FRAMES: usize>(
-        &self,
+    pub fn try_change<'v, const FRAMES: usize, R>(
+        &'v self,
         range: VaRange,
-    ) -> Result<VmGather<'_, P, FRAMES>, Refused> {
+        change: impl FnOnce(&mut VmGather<'v, P, FRAMES>) -> R,
+    ) -> Result<R, Refused> {
         let heard = match self.has_listeners() {
             true => self.tlb.listeners.try_begin(as_heard(range))?,
             false => 0,
         };
-        Ok(Gather::announced(&self.tlb, Some(&self.gathers), range, heard))
+        let mut gather = Gather::announced(&self.tlb, Some(&self.gathers), range, heard);
+        let result = change(&mut gather);
+        gather.finish();
+        Ok(result)
     }
 
     /// Returns a gather for changes anywhere in this space, for a caller that unmaps pages of many spaces and
-    /// flushes each space once. Returns `None` if the space has a listener, which hears about ranges.
+    /// flushes each space once. The caller keeps the pages until the flush. Returns `None` if the space has a
+    /// listener, which hears about ranges.
     ///
     /// # Locks
     ///
     /// The locks that [`gather`](Self::gather) requires.
-    pub fn batch_gather<const FRAMES: usize>(&self) -> Option<VmGather<'_, P, FRAMES>> {
+    pub fn batch_gather(&self) -> Option<BatchGather<'_, P>> {
         (!self.has_listeners()).then(|| Gather::new(&self.tlb, &self.gathers))
     }
 

@@ -31,8 +31,8 @@ use crate::{
     vma::flags::VmFlags,
 };
 use arrayvec::ArrayVec;
-use freehold_pagetable::{Kind, Level, VaRange};
-use freehold_vmspace::{Discardable, PAGE_SIZE, PageIndex, PageRange, UserRange};
+use freehold_pagetable::{Kind, Level};
+use freehold_vmspace::{Discardable, PageIndex, PageRange};
 
 /// Result of an attempt to evict a page.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,13 +56,15 @@ pub(super) struct GivenUp {
     pub age: Age,
 }
 
-/// Evicts pages, and collects pages of files to unmap them together.
+/// Evicts pages, and collects pages to unmap them together.
 pub(super) struct Evictor<'e, P: Platform> {
     engine: &'e Engine<P>,
-    /// The pages of files of the batch, with references.
-    batch: ArrayVec<(Page<'e, P>, GivenUp), BATCH>,
-    /// The anonymous pages that are swapped out next, with references.
-    anon: (ArrayVec<Page<'e, P>, BATCH>, ArrayVec<GivenUp, BATCH>),
+    /// The pages of the batch, with references: first the anonymous pages, then the pages of files.
+    batch: ArrayVec<Page<'e, P>, BATCH>,
+    /// A record for each page of the batch, in the same order.
+    given_up: ArrayVec<GivenUp, BATCH>,
+    /// Number of anonymous pages in the batch.
+    anon: usize,
     swapper: Swapper<'e, P>,
 }
 
@@ -71,14 +73,15 @@ impl<'e, P: Platform> Evictor<'e, P> {
         Evictor {
             engine,
             batch: ArrayVec::new(),
-            anon: (ArrayVec::new(), ArrayVec::new()),
+            given_up: ArrayVec::new(),
+            anon: 0,
             swapper: Swapper::new(engine),
         }
     }
 
     /// Returns the number of pages in the batch, and of those whose write to a swap device has not ended.
     pub fn pending(&self) -> u64 {
-        (self.batch.len() + self.anon.0.len()) as u64 + self.swapper.pending()
+        self.batch.len() as u64 + self.swapper.pending()
     }
 
     /// Returns true if anonymous pages may be swapped out.
@@ -88,7 +91,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     /// Returns true if the batch has no room for another page.
     pub fn is_full(&self) -> bool {
-        self.batch.is_full() || self.anon.0.is_full()
+        self.batch.is_full()
     }
 
     /// Takes the page away, or adds it to the batch, if it can go. The batch has room.
@@ -108,8 +111,21 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if found.frame().is_shmem() && !self.swapper.has_room() {
             return Evicted::Kept;
         }
-        self.batch.push((found, page));
+        self.collect(found, page);
         Evicted::Collected
+    }
+
+    /// Adds a page to the batch, which has room. Keeps the anonymous pages first.
+    fn collect(&mut self, page: Page<'e, P>, given_up: GivenUp) {
+        let (place, last) = (self.anon, self.batch.len());
+        let is_anon = matches!(page.home(), AnyRmapRoot::Anon(_));
+        self.batch.push(page);
+        self.given_up.push(given_up);
+        if is_anon {
+            self.batch.swap(place, last);
+            self.given_up.swap(place, last);
+            self.anon += 1;
+        }
     }
 
     /// Frees an anonymous page whose contents are not needed, or adds it to the batch.
@@ -130,28 +146,21 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if !page.frame().is_anon() || page.level() != Level::Pte {
             return Evicted::Kept;
         }
-        self.anon.0.push(page);
-        self.anon.1.push(given_up);
+        self.collect(page, given_up);
         Evicted::Collected
     }
 
     /// Swaps the anonymous pages of the batch out. Calls `stays` for each page that is still in its frame.
     fn swap_batch(&mut self, reclaimed: &mut Reclaimed, stays: &mut impl FnMut(GivenUp, Evicted)) {
-        if self.anon.0.is_empty() {
+        let anon = core::mem::take(&mut self.anon);
+        if anon == 0 {
             return;
         }
         self.flush_swapped(reclaimed);
-        let fates = self.swapper.swap_out(&self.anon.0);
-        self.anon.0.clear();
-        for (page, fate) in self.anon.1.drain(..).zip(fates) {
-            match fate {
-                Fate::Cached => stays(page, Evicted::Writing),
-                Fate::Gone => reclaimed.freed += 1,
-                Fate::Stays => {
-                    reclaimed.kept += 1;
-                    stays(page, Evicted::Kept);
-                }
-            }
+        let fates = self.swapper.swap_out(&self.batch[..anon]);
+        self.batch.drain(..anon);
+        for (page, fate) in self.given_up.drain(..anon).zip(&fates) {
+            count_fate(page, fate, reclaimed, stays);
         }
     }
 
@@ -167,22 +176,18 @@ impl<'e, P: Platform> Evictor<'e, P> {
     pub fn finish_batch(&mut self, reclaimed: &mut Reclaimed, mut stays: impl FnMut(GivenUp, Evicted)) {
         self.swap_batch(reclaimed, &mut stays);
         while !self.batch.is_empty() {
+            let mut unmapped = self.unmap_some();
             let mut clean = ArrayVec::<_, BATCH>::new();
-            for (page, file) in self.unmap_some() {
-                let Some((mapping, index)) = file else {
+            for (n, file) in unmapped.iter_mut().enumerate() {
+                let page = self.given_up[n];
+                let Some((mapping, index)) = file.take() else {
                     reclaimed.kept += 1;
                     stays(page, Evicted::Kept);
                     continue;
                 };
                 if mapping.is_swappable() {
-                    match self.swap_shared(&mapping, index, page.pfn, reclaimed) {
-                        Fate::Cached => stays(page, Evicted::Writing),
-                        Fate::Gone => reclaimed.freed += 1,
-                        Fate::Stays => {
-                            reclaimed.kept += 1;
-                            stays(page, Evicted::Kept);
-                        }
-                    }
+                    let fate = self.swap_shared(&mapping, index, page.pfn, reclaimed);
+                    count_fate(page, &fate, reclaimed, &mut stays);
                 } else if is_dirty(&mapping, index, page.pfn) {
                     reclaimed.writing += mapping.start_writes(PageRange::one(index));
                     stays(page, Evicted::Writing);
@@ -190,7 +195,8 @@ impl<'e, P: Platform> Evictor<'e, P> {
                     clean.push((mapping, index));
                 }
             }
-            drop_pages(clean, reclaimed);
+            self.given_up.drain(..unmapped.len());
+            drop_pages(&mut clean, reclaimed);
         }
     }
 
@@ -209,19 +215,19 @@ impl<'e, P: Platform> Evictor<'e, P> {
         self.swapper.swap_out_shared(mapping, index, pfn, shadow)
     }
 
-    /// Unmaps pages of the batch and removes them from it. Returns each page, with its file and its index
-    /// there if it is unmapped. No processor can use an unmapped page when this returns, and the page has no
-    /// reference of this task.
-    fn unmap_some(&mut self) -> ArrayVec<(GivenUp, Option<Unmapped<P>>), BATCH> {
+    /// Unmaps pages of the batch, which has only pages of files, and removes them from it. Returns for each
+    /// page its file and its index there, or `None` if the page is still mapped. No processor can use an
+    /// unmapped page when this returns, and the page has no reference of this task.
+    fn unmap_some(&mut self) -> ArrayVec<Option<Unmapped<P>>, BATCH> {
         let mut unmapped = ArrayVec::new();
         {
-            let homes = Homes::try_lock(self.batch.iter().filter_map(|(page, _)| home_of(page)));
+            let homes = Homes::try_lock(self.batch.iter().map(home_of));
             let mut flushes = Flushes::new();
-            for (page, given_up) in &self.batch {
+            for page in &self.batch[..homes.pages()] {
                 if flushes.is_full() {
                     break;
                 }
-                let file = home_of(page).and_then(|home| {
+                unmapped.push(home_of(page).and_then(|home| {
                     let lookups = homes.of(home)?;
                     // `None` if the file is about to be freed, which frees its pages. The reference outlives
                     // the locks, because the last one must not be dropped under the lock of the home.
@@ -231,10 +237,9 @@ impl<'e, P: Platform> Evictor<'e, P> {
                         .unmap(page, lookups)
                         .then(|| home.hold_mapping_within(lookups))?
                         .map(|file| (file, index))
-                });
-                unmapped.push((*given_up, file));
+                }));
             }
-            flushes.finish();
+            flushes.finish(self.engine.memory());
         }
         self.batch.drain(..unmapped.len());
         unmapped
@@ -283,7 +288,9 @@ impl<P: Platform> Engine<P> {
     ///
     /// The locks of [`reclaim`](Self::reclaim). The caller holds no lock.
     pub(crate) fn swap_out_unshared(&self, pages: &[Pfn]) {
-        let (mut evictor, mut reclaimed) = (Evictor::new(self), Reclaimed::default());
+        // Not as a tuple, which would be copied.
+        let mut evictor = Evictor::new(self);
+        let mut reclaimed = Reclaimed::default();
         for pfn in pages {
             if let Some(page) = self.page_if_free(*pfn)
                 && page.level() == Level::Pte
@@ -304,6 +311,23 @@ impl<P: Platform> Engine<P> {
     }
 }
 
+/// Counts a page that was to be swapped out. Calls `stays` if the page is still in its frame.
+fn count_fate(
+    page: GivenUp,
+    fate: &Fate,
+    reclaimed: &mut Reclaimed,
+    stays: &mut impl FnMut(GivenUp, Evicted),
+) {
+    match fate {
+        Fate::Cached => stays(page, Evicted::Writing),
+        Fate::Gone => reclaimed.freed += 1,
+        Fate::Stays => {
+            reclaimed.kept += 1;
+            stays(page, Evicted::Kept);
+        }
+    }
+}
+
 /// Returns true if pages of the file can go: to its backing store, or to a swap device.
 fn may_evict<P: Platform>(mapping: &Mapping<P>) -> bool {
     mapping.has_store() || mapping.is_swappable()
@@ -315,9 +339,9 @@ fn is_dirty<P: Platform>(mapping: &Mapping<P>, index: PageIndex, pfn: Pfn) -> bo
 }
 
 /// Drops clean, unmapped pages from the caches of their files.
-fn drop_pages<P: Platform>(mut clean: ArrayVec<Unmapped<P>, BATCH>, reclaimed: &mut Reclaimed) {
+fn drop_pages<P: Platform>(clean: &mut [Unmapped<P>], reclaimed: &mut Reclaimed) {
     clean.sort_unstable_by_key(|(mapping, index)| (mapping.key(), *index));
-    let mut rest = &clean[..];
+    let mut rest = &*clean;
     while let Some((mapping, first)) = rest.first() {
         let is_next =
             |(n, (file, index)): (u64, &Unmapped<P>)| Counted::ptr_eq(file, mapping) && *index == *first + n;
@@ -340,7 +364,7 @@ fn drop_run<P: Platform>(mapping: &Mapping<P>, pages: PageRange, reclaimed: &mut
 type Unmapped<P> = (Counted<Mapping<P>>, PageIndex);
 
 /// Frees an anonymous page whose contents are not needed: it was freed lazily, or is droppable. Returns the
-/// number of freed pages. A huge page is freed as a whole if none of it is needed.
+/// number of freed pages. The lookup of the page has split a huge page.
 fn discard<P: Platform>(page: Page<'_, P>) -> u64 {
     let (pfn, index, lazy) = (page.pfn(), page.index(), page.frame().is_lazily_freed());
     let AnyRmapRoot::Anon(home) = page.home() else { return 0 };
@@ -359,15 +383,12 @@ fn discard<P: Platform>(page: Page<'_, P>) -> u64 {
         if flags.contains(VmFlags::LOCKED) {
             continue;
         }
-        // The entry may have changed since. The eviction checks every page again.
+        // The entry may have changed since. The eviction checks the page again.
         let address = VirtAddr::new(place.range.start());
         let (pte, level) = place.vm.peek(address);
-        match pte.kind(level) {
-            Kind::Leaf { pfn: first, .. } if first.add(address.frame_in_leaf(level)) == pfn => {}
-            _ => continue,
+        if matches!(pte.kind(level), Kind::Leaf { pfn: found, .. } if found == pfn && level == Level::Pte) {
+            freed += place.vm.evict_discardable_page(address, which);
         }
-        let leaf = VaRange::entry(address.align_down(level.frames() * PAGE_SIZE), level);
-        freed += place.vm.evict_discardable(UserRange::new(leaf.start().get(), leaf.end().get()), which);
     }
     freed
 }

@@ -135,16 +135,8 @@ impl<'e, P: Platform> Swapper<'e, P> {
             self.allocate_slots();
             let Some(slots) = &mut self.slots else { break };
             let rest = &pages[fates.len()..];
-            for unmapped in unmap_some(self.engine, &rest[..rest.len().min(slots.len() as usize)], slots) {
-                fates.push(match unmapped {
-                    Some(Unmapped::Swapped(entry)) => {
-                        self.out.push(entry);
-                        Fate::Cached
-                    }
-                    Some(Unmapped::Zeroes) => Fate::Gone,
-                    None => Fate::Stays,
-                });
-            }
+            let rest = &rest[..rest.len().min(slots.len() as usize)];
+            unmap_some(self.engine, rest, slots, &mut self.out, &mut fates);
         }
         fates.extend(pages[fates.len()..].iter().map(|_| Fate::Stays));
         fates
@@ -218,11 +210,15 @@ impl<'e, P: Platform> Swapper<'e, P> {
             {
                 continue;
             }
-            request.take().into_iter().for_each(|request| swap.send_write(request));
+            if let Some(request) = request {
+                swap.send_write(request);
+            }
             request = swap.begin_write(*entry, shadow);
             debug_assert!(request.is_some(), "a page was written by another task");
         }
-        request.into_iter().for_each(|request| swap.send_write(request));
+        if let Some(request) = request {
+            swap.send_write(request);
+        }
         let mut flushed = Flushed::default();
         for entry in self.out.drain(..) {
             match swap.is_stored(entry) {
@@ -262,32 +258,41 @@ enum Unmapped {
     Zeroes,
 }
 
-/// A page whose entries are markers.
-struct Marked<'m, 'b, P: Platform> {
-    page: &'m Page<'b, P>,
-    lookups: &'m RmapReadGuard<'b, P, AnonPages>,
-    /// The lock of the frame.
-    _identity: WordGuard<'m, P>,
-}
-
 /// Does the steps 1 to 5 for pages, for which there are slots. Stops after some pages if they have many
-/// entries. Returns a result for each page that was visited, which is `None` if the page stays.
+/// entries or homes. Appends the fate of each page that was visited, and each swap entry of which the caller
+/// has a count.
 fn unmap_some<'b, P: Platform>(
     engine: &Engine<P>,
     pages: &'b [Page<'b, P>],
     slots: &mut SlotRun<P>,
-) -> ArrayVec<Option<Unmapped>, BATCH> {
-    let homes = Homes::try_lock(pages.iter().filter_map(home_of));
+    out: &mut ArrayVec<SwapEntry, BATCH>,
+    fates: &mut ArrayVec<Fate, BATCH>,
+) {
+    let homes = Homes::try_lock(pages.iter().map(home_of));
     let mut flushes = Flushes::new();
-    let mut marked = ArrayVec::<_, BATCH>::new();
-    for page in pages {
+    // The locks of the frames whose entries are markers.
+    let mut marked = ArrayVec::<Option<WordGuard<'_, P>>, BATCH>::new();
+    for page in &pages[..homes.pages()] {
         if flushes.is_full() {
             break;
         }
         marked.push(mark(page, &homes, &mut flushes));
     }
-    flushes.finish();
-    marked.drain(..).map(|marked| replace(engine, marked?, slots)).collect()
+    flushes.finish(engine.memory());
+    for (page, marked) in pages.iter().zip(&mut marked) {
+        let unmapped = match (marked.take(), home_of(page).and_then(|home| homes.of(home))) {
+            (Some(_identity), Some(lookups)) => replace(engine, page, lookups, slots),
+            _ => None,
+        };
+        fates.push(match unmapped {
+            Some(Unmapped::Swapped(entry)) => {
+                out.push(entry);
+                Fate::Cached
+            }
+            Some(Unmapped::Zeroes) => Fate::Gone,
+            None => Fate::Stays,
+        });
+    }
 }
 
 /// Returns the home of an anonymous page.
@@ -298,12 +303,12 @@ fn home_of<'b, P: Platform>(page: &'b Page<'_, P>) -> Option<&'b RmapRoot<P, Ano
     }
 }
 
-/// Does step 1, without the flush. Returns `None` if the page stays.
-fn mark<'m, 'b, P: Platform>(
-    page: &'m Page<'b, P>,
-    homes: &'m Homes<'b, P, AnonPages>,
+/// Does step 1, without the flush. Returns the lock of the frame, or `None` if the page stays.
+fn mark<'m, P: Platform>(
+    page: &'m Page<'_, P>,
+    homes: &'m Homes<'_, P, AnonPages>,
     flushes: &mut Flushes<'m, P>,
-) -> Option<Marked<'m, 'b, P>> {
+) -> Option<WordGuard<'m, P>> {
     let identity = page.try_lock()?;
     let lookups = homes.of(home_of(page)?)?;
     let places = || lookups.mappers(PageRange::one(page.index()));
@@ -318,7 +323,7 @@ fn mark<'m, 'b, P: Platform>(
     for place in places() {
         flushes.mark(place.vm, VirtAddr::new(place.range.start()), page.pfn());
     }
-    Some(Marked { page, lookups, _identity: identity })
+    Some(identity)
 }
 
 /// Returns true if the page at this place must stay: in locked or droppable memory, and if the page of a file
@@ -330,13 +335,13 @@ fn stays<P: Platform>(place: &Mapper<'_, P, Vma<P>>) -> bool {
     vma.flags().intersects(VmFlags::LOCKED | VmFlags::DROPPABLE) || vma.object().file().is_some_and(is_probed)
 }
 
-/// Does the steps 2 to 5. Returns `None` if the page stays.
+/// Does the steps 2 to 5 for a page whose frame is locked. Returns `None` if the page stays.
 fn replace<P: Platform>(
     engine: &Engine<P>,
-    marked: Marked<'_, '_, P>,
+    page: &Page<'_, P>,
+    lookups: &RmapReadGuard<'_, P, AnonPages>,
     slots: &mut SlotRun<P>,
 ) -> Option<Unmapped> {
-    let Marked { page, lookups, .. } = marked;
     let (pfn, frame) = (page.pfn(), page.frame());
     // No task can take a new reference except through the reference of this task: the only entry that may be
     // left is that of a pinned page.

@@ -124,6 +124,7 @@ impl<P: Platform> Engine<P> {
         let memory = self.platform().frames();
         let all = memory.end.get().saturating_sub(memory.start.get());
         let most = request.visits.unwrap_or(MOST_VISITS * all);
+        let mut evictor = Evictor::new(self);
         let mut sweep = Sweep {
             engine: self,
             request,
@@ -134,7 +135,7 @@ impl<P: Platform> Engine<P> {
             last_test: 0,
             last_gone: (0, 0),
             found: Population::default(),
-            evictor: Evictor::new(self),
+            evictor: &mut evictor,
         };
         sweep.reclaimed.freed += self.drop_clean_swapped(request.target);
         while !sweep.is_done() && !sweep.is_idle(all) {
@@ -149,7 +150,7 @@ impl<P: Platform> Engine<P> {
 }
 
 /// One call of [`Engine::reclaim`].
-struct Sweep<'s, P: Platform> {
+struct Sweep<'s, 'e, P: Platform> {
     engine: &'s Engine<P>,
     request: &'s ReclaimRequest<'s>,
     reclaimed: Reclaimed,
@@ -165,10 +166,10 @@ struct Sweep<'s, P: Platform> {
     last_gone: (u64, u64),
     /// The pages of the chunk that stay.
     found: Population,
-    evictor: Evictor<'s, P>,
+    evictor: &'s mut Evictor<'e, P>,
 }
 
-impl<P: Platform> Sweep<'_, P> {
+impl<P: Platform> Sweep<'_, '_, P> {
     /// Returns true if enough pages are free or about to be freed, or enough frames were visited.
     fn is_done(&self) -> bool {
         self.reclaimed.freed + self.evictor.pending() >= self.request.target

@@ -21,6 +21,7 @@ use freehold::{
     call::{Advice, RemapFlags},
     error::MigrateError,
     fault::{Access, FaultError},
+    reclaim::ReclaimRequest,
     space::AddressSpace,
 };
 use std::{
@@ -137,6 +138,10 @@ const TAKING: &[Taking] = &[
     ("DONTNEED", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::DontNeed).unwrap()),
     ("guards", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::GuardInstall).unwrap()),
     ("PAGEOUT", |space, _| space.madvise(BASE + PAGE, PAGE, Advice::PageOut).unwrap()),
+    ("reclaim", |space, _| {
+        let frame = space.frame_at(BASE + PAGE).unwrap();
+        space.engine().reclaim(&ReclaimRequest::pages(1).only(&|pfn| pfn == frame));
+    }),
     ("mkclean", |space, _| {
         space.engine().mkclean(space.frame_at(BASE + PAGE).unwrap()).unwrap();
     }),

@@ -1,9 +1,10 @@
 //! Memory reclaim (`src/reclaim/`): which pages go, which stay, and what the policies decide. A world has
 //! little memory, and each test states which pages are left. `advice.rs` tests the advice of programs,
-//! `walks.rs` the aging of many pages at a time, and `quality.rs` compares the policies.
+//! `batches.rs` pages that go together, `walks.rs` the aging of many pages at a time, and `quality.rs` compares the policies.
 //! `shuttle_engine/evict.rs` explores reclaim concurrent with the use of pages.
 
 mod advice;
+mod batches;
 mod quality;
 mod walks;
 
@@ -175,54 +176,6 @@ fn mapped_pages_go_from_every_process() {
             process.check();
         }
     });
-}
-
-#[test]
-fn batch_of_pages_needs_one_flush_for_each_space() {
-    let world = with(ReclaimPolicy::Clock);
-    let files = [16, 16].map(|pages| world.file(pages));
-    let processes = [(); 3].map(|()| world.process(Locking::default()));
-    for process in &processes {
-        for file in &files {
-            let at = process.mmap(0, 16 * PAGE, RW, MapFlags::SHARED, Some(file), 0).unwrap();
-            process.madvise(at, 16 * PAGE, Advice::PopulateRead).unwrap();
-        }
-    }
-    let before = world.machine.flushes();
-    let reclaimed = reclaim_all(&world);
-    assert_eq!((reclaimed.freed, world.machine.flushes() - before), (32, 3), "{reclaimed:?}");
-    drop((files, processes));
-    world.end();
-}
-
-#[test]
-fn space_with_a_listener_is_flushed_for_each_entry() {
-    struct Heard(Mutex<Vec<UserRange>>);
-    impl Listener for Heard {
-        fn range_start(&self, range: UserRange) {
-            self.0.lock().unwrap().push(range);
-        }
-        fn try_range_start(&self, range: UserRange) -> Result<(), Refused> {
-            self.range_start(range);
-            Ok(())
-        }
-        fn range_end(&self, _: UserRange) {}
-        fn release(&self) {}
-    }
-    let world = with(ReclaimPolicy::Clock);
-    let (file, process) = (world.file(4), world.process(Locking::default()));
-    let at = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
-    process.madvise(at, 4 * PAGE, Advice::PopulateRead).unwrap();
-    let heard = Arc::new(Heard(Mutex::default()));
-    let id = process.register_listener(heard.clone()).unwrap();
-    assert_eq!(reclaim_all(&world).freed, 4);
-    let mut ranges = std::mem::take(&mut *heard.0.lock().unwrap());
-    ranges.sort_unstable_by_key(|range| range.start());
-    let pages = (0..4).map(|page| UserRange::new(at + page * PAGE, at + (page + 1) * PAGE));
-    assert_eq!(ranges, pages.collect::<Vec<_>>());
-    process.unregister_listener(id);
-    drop((file, process));
-    world.end();
 }
 
 #[test]

@@ -168,6 +168,25 @@ fn batch_of_pages_needs_one_flush() {
     swapped.end();
 }
 
+/// A batch holds the locks of few homes at a time.
+#[test]
+fn pages_of_many_spaces_go_in_one_visit() {
+    let swapped = Swapped::new(64);
+    let processes = [(); 20].map(|()| swapped.process(Locking::default()));
+    let mut cpu = swapped.world.machine.cpu(0);
+    for process in &processes {
+        anon(process, BASE, 1);
+        fill(process, &mut cpu, BASE, 1, 1);
+    }
+    let reclaimed = swapped.reclaim();
+    assert_eq!((reclaimed.freed, reclaimed.kept), (20, 0));
+    for process in &processes {
+        assert_filled(process, &mut cpu, BASE, 1, 1);
+    }
+    drop((processes, cpu));
+    swapped.end();
+}
+
 #[test]
 fn parts_of_huge_pages_go() {
     let swapped = {

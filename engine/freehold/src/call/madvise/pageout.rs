@@ -20,6 +20,7 @@ use super::{
 use crate::{
     Pfn,
     error::MadviseError,
+    file::{File, Object},
     platform::Platform,
     space::{AddressSpace, change::vma_ranges::VmaRanges},
     vma::{Vma, flags::VmFlags},
@@ -30,7 +31,7 @@ use freehold_sync::atomic::CHECKED;
 use freehold_vmspace::{Discardable, PAGE_SIZE, PageRange, UserRange};
 
 /// Maximum number of runs of file pages that are unmapped in one hold of the lock.
-const RUNS: usize = if CHECKED { 2 } else { 64 };
+const RUNS: usize = if CHECKED { 2 } else { 32 };
 /// Maximum number of bytes of file pages that are unmapped in one hold of the lock.
 const FILE_BYTES: u64 = if CHECKED { 4 * PAGE_SIZE } else { 32 << 20 };
 
@@ -44,11 +45,19 @@ fn may_swap<P: Platform>(vma: &Vma<P>) -> bool {
     is_memory && !vma.flags().intersects(stays)
 }
 
+/// Returns true if MADV_PAGEOUT changes the cache of a file.
+fn shows_cache<P: Platform>(file: &File<P>) -> bool {
+    let mapping = file.mapping();
+    file.access().shows_cache && !mapping.is_direct() && mapping.huge_page_size().is_none()
+}
+
 impl<P: Platform> AddressSpace<P> {
     /// Applies MADV_PAGEOUT to the VMAs in `range`, one part after the other. The mmap lock is held for one
     /// part at a time. Each part is looked up again, and no earlier result is used again (hazard C-69).
     pub(super) fn page_out(&self, mut range: UserRange) -> Result<(), MadviseError> {
         let (mut no_holes, mut rounds) = (true, Rounds::new());
+        // The private pages before this address were visited.
+        let mut visited = 0;
         while !range.is_empty() {
             rounds.again::<P>()?;
             let guard = self.read_killable()?;
@@ -58,34 +67,34 @@ impl<P: Platform> AddressSpace<P> {
             };
             no_holes &= part.start() == range.start();
             may_advise(self.platform(), vma, Advice::PageOut)?;
-            let mut private = ArrayVec::<Pfn, SWAPPED>::new();
-            let next = match self.engine.swap().has_open_device() && may_swap(vma) {
-                true => self.vm.unshared_pages(part, &mut private),
-                false => part.end(),
-            };
-            let part = part.with_end(next);
-            let file = vma.object().file().filter(|file| {
-                let mapping = file.mapping();
-                file.access().shows_cache && !mapping.is_direct() && mapping.huge_page_size().is_none()
-            });
-            let Some(file) = file else {
-                self.discard_unneeded(vma, part);
-                range = range.with_start(next);
+            let visits = self.engine.swap().has_open_device() && may_swap(vma);
+            if visits && visited <= part.start() {
+                let mut pages = ArrayVec::<Pfn, SWAPPED>::new();
+                visited = self.vm.unshared_pages(part, &mut pages);
                 drop(guard);
-                self.engine.swap_out_unshared(&private);
+                self.engine.swap_out_unshared(&pages);
                 continue;
-            };
-            let part = part.with_end(part.end().min(part.start() + FILE_BYTES));
-            let mut runs = ArrayVec::<UserRange, RUNS>::new();
-            range = range.with_start(self.vm.evict_cached(part, vma.keeps_wp(), &mut runs));
-            let pages = |run: UserRange| PageRange::at(vma.pgoff_of(run.start()), run.pages());
-            let unmapped: ArrayVec<PageRange, RUNS> = runs.into_iter().map(pages).collect();
-            let file = file.clone();
-            drop(guard);
-            self.engine.swap_out_unshared(&private);
-            for pages in unmapped {
-                self.engine.evict_unmapped(file.mapping(), pages);
             }
+            let part = if visits { part.with_end(part.end().min(visited)) } else { part };
+            let next = match vma.object() {
+                Object::File(file) if shows_cache(file) => {
+                    let mut runs = ArrayVec::<UserRange, RUNS>::new();
+                    let part = part.with_end(part.end().min(part.start() + FILE_BYTES));
+                    let next = self.vm.evict_cached(part, vma.keeps_wp(), &mut runs);
+                    let (file, first) = (file.clone(), vma.pgoff_of(part.start()));
+                    drop(guard);
+                    for run in &runs {
+                        let index = first + (run.start() - part.start()) / PAGE_SIZE;
+                        self.engine.evict_unmapped(file.mapping(), PageRange::at(index, run.pages()));
+                    }
+                    next
+                }
+                _ => {
+                    self.discard_unneeded(vma, part);
+                    part.end()
+                }
+            };
+            range = range.with_start(next);
         }
         fail_on_hole(no_holes)
     }
