@@ -74,8 +74,8 @@ impl<P: Platform> VmSpace<P> {
         written
     }
 
-    /// Replaces the entry at `address` by `instead` if it maps `pfn`. The caller gets the entry's reference to
-    /// the frame, and drops the reference after the flush of `gather`. Returns `None` if no entry was
+    /// Replaces the entry at `address` by `instead` if it maps `pfn`. The caller gets the entry's reference
+    /// to the frame, and drops the reference after the flush of `gather`. Returns `None` if no entry was
     /// replaced. Otherwise returns true if the entry was dirty, and the page is one of a file.
     fn remove_entry(
         &self,

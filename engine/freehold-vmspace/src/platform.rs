@@ -103,8 +103,8 @@
 //! assertions.
 //!
 //! In a build without optimisation, the engine needs at most 15 KiB of stack, from its caller to the deepest
-//! call of the platform. Munmap needs 11.3 KB, fork 13.3 KB, reclaim 14.0 KB, and most faults need less than 9
-//! KB; the maximum is 15.2 KB, in MADV_PAGEOUT of a file. An optimised build with assertions needs at most
+//! call of the platform. Munmap needs 11.3 KB, fork 13.3 KB, reclaim 14.0 KB, and most faults need less than
+//! 9 KB; the maximum is 15.2 KB, in MADV_PAGEOUT of a file. An optimised build with assertions needs at most
 //! 11.5 KB. `tests/stack_depth.rs` of `freehold` measures the entry points. The stack of the platform's own
 //! functions is additional.
 //!

@@ -15,6 +15,7 @@
 mod support;
 
 use freehold::{
+    PageRange,
     call::{Advice, RemapFlags, ShmFlags, SyncFlags},
     engine::Blocks,
     file::Zeroes,
@@ -100,8 +101,22 @@ fn swapped(depths: &mut Depths) {
     depths.of("a fault on a swapped page", || process.load::<u64>(&mut cpu, BASE)).unwrap();
     depths.of("fork of swapped pages", || process.fork()).unwrap();
     depths.of("reclaim", || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX)));
+    let mapping = Mapping::memfd(world.engine(), 64 * PAGE).unwrap();
+    let file = File::new(&mapping, FileAccess::READ_WRITE, "/memfd:it").unwrap();
+    process.mmap(BASE, 64 * PAGE, RW, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+    fill(&process, &mut cpu, BASE, 64, 1);
+    depths
+        .of("madvise, swapping shared memory out", || process.madvise(BASE, 64 * PAGE, Advice::PageOut))
+        .unwrap();
+    assert_eq!(mapping.swapped_pages(PageRange::ALL), 64);
+    depths.of("a fault on swapped shared memory", || process.load::<u64>(&mut cpu, BASE)).unwrap();
+    depths.of("write_at to swapped shared memory", || mapping.write_at(20 * PAGE, &[1; 8])).unwrap();
+    depths.of("punch of swapped shared memory", || mapping.punch(30 * PAGE + 8..34 * PAGE)).unwrap();
+    fill(&process, &mut cpu, BASE, 64, 1);
+    depths.of("reclaim of shared memory", || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX)));
+    assert_eq!(mapping.swapped_pages(PageRange::ALL), 64);
     depths.of("swapoff", || world.engine().swap_off(id, || [process.space().clone()])).unwrap();
-    drop((process, cpu));
+    drop((process, cpu, mapping, file));
     world.end();
 }
 

@@ -304,7 +304,8 @@ fn truncation_finds_a_private_page_in_a_table_that_it_missed() {
     });
 }
 
-/// A frame that moves from the swap cache to the cache of a file. `slot` is 1 while the swap cache has the frame.
+/// A frame that moves from the swap cache to the cache of a file. `slot` is 1 while the swap cache has the
+/// frame.
 struct Moving {
     frame: Frame,
     slot: AtomicU64,

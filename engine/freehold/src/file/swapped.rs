@@ -27,7 +27,7 @@
 //! | 1. the word becomes *leaving* | a task that needs the page waits for the lock |
 //! | 2. the cache gives up its reference, if there is no other one | no lookup gets the page any more |
 //! | 3. `insert`: the frame enters the swap cache | the page has a slot |
-//! | 4. `begin_write` | if the page returns at once, its slot becomes free at the end of the write |
+//! | 4. `mark_written` | if the page returns at once, its slot becomes free at the end of the write |
 //! | 5. the word becomes *swapped out* (release) | a task that finds the entry finds the slot in use |
 //! | 6. without the lock: the request goes to the device (`reclaim/swap_out.rs`) | |
 //!
@@ -230,7 +230,6 @@ impl<P: Platform> Mapping<P> {
         index: PageIndex,
         pfn: Pfn,
         slots: &mut SlotRun<P>,
-        begin: impl FnOnce(SwapEntry),
     ) -> Option<SwappedOut> {
         let (files, pages_go) = (this.files(), this.invalidate.try_write()?);
         let (frame, word) = (files.platform().frame(pfn), this.word_of(&pages_go, index, pfn)?);
@@ -256,7 +255,8 @@ impl<P: Platform> Mapping<P> {
             return None;
         };
         if let SwappedOut::Slot(entry) = page {
-            begin(entry);
+            let begun = files.swap.mark_written(entry);
+            debug_assert_eq!(begun, Some(pfn), "the page of a new slot was written");
         }
         frame.become_swapped();
         word.store(Word::swapped(page).0, Release);

@@ -111,12 +111,12 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if found.frame().is_shmem() && !self.swapper.has_room() {
             return Evicted::Kept;
         }
-        self.collect(found, page);
+        self.add_to_batch(found, page);
         Evicted::Collected
     }
 
     /// Adds a page to the batch, which has room. Keeps the anonymous pages first.
-    fn collect(&mut self, page: Page<'e, P>, given_up: GivenUp) {
+    fn add_to_batch(&mut self, page: Page<'e, P>, given_up: GivenUp) {
         let (place, last) = (self.anon, self.batch.len());
         let is_anon = matches!(page.home(), AnyRmapRoot::Anon(_));
         self.batch.push(page);
@@ -146,7 +146,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if !page.frame().is_anon() || page.level() != Level::Pte {
             return Evicted::Kept;
         }
-        self.collect(page, given_up);
+        self.add_to_batch(page, given_up);
         Evicted::Collected
     }
 
@@ -211,8 +211,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if self.swapper.must_flush() {
             self.flush_swapped(reclaimed);
         }
-        let shadow = Shadow::new(self.engine.files().reclaim.evicted());
-        self.swapper.swap_out_shared(mapping, index, pfn, shadow)
+        self.swapper.swap_out_shared(mapping, index, pfn)
     }
 
     /// Unmaps pages of the batch, which has only pages of files, and removes them from it. Returns for each

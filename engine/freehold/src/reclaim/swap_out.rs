@@ -90,14 +90,18 @@ pub(super) struct Swapper<'e, P: Platform> {
     slots: Option<SlotRun<P>>,
     /// No device has free slots.
     is_full: bool,
-    /// The pages that are about to be written, each with a count of its slot.
-    out: ArrayVec<SwapEntry, BATCH>,
-    /// The pages of shared memory whose write has begun. Their files have the counts.
-    shared: ArrayVec<SwapEntry, BATCH>,
-    /// The request with the last of these pages.
-    request: Option<SwapWrite<P>>,
+    /// The pages that are about to be written.
+    out: ArrayVec<Out, BATCH>,
     /// Number of pages whose write has begun and not ended at once.
     pub writing: u64,
+}
+
+/// A page that is about to be written.
+struct Out {
+    entry: SwapEntry,
+    /// The frame, if the write of the page has begun, as for shared memory. Otherwise the task has a count of
+    /// the slot.
+    begun: Option<Pfn>,
 }
 
 /// The numbers of pages of a flush.
@@ -112,8 +116,7 @@ pub(super) struct Flushed {
 impl<'e, P: Platform> Swapper<'e, P> {
     pub fn new(engine: &'e Engine<P>) -> Self {
         let is_full = !engine.swap().has_open_device();
-        let (out, shared) = (ArrayVec::new(), ArrayVec::new());
-        Swapper { engine, slots: None, is_full, out, shared, request: None, writing: 0 }
+        Swapper { engine, slots: None, is_full, out: ArrayVec::new(), writing: 0 }
     }
 
     /// Returns true if there may be room for a page.
@@ -123,7 +126,7 @@ impl<'e, P: Platform> Swapper<'e, P> {
 
     /// Returns the number of pages that are about to be written or being written.
     pub fn pending(&self) -> u64 {
-        (self.out.len() + self.shared.len()) as u64 + self.writing
+        self.out.len() as u64 + self.writing
     }
 
     /// Takes anonymous pages, at most [`BATCH`], away from all page tables, unless they are in use. Returns
@@ -142,37 +145,16 @@ impl<'e, P: Platform> Swapper<'e, P> {
         fates
     }
 
-    /// Swaps out a page of shared memory that no entry maps any more, unless it is in use. The shadow is
-    /// stored with the page. Returns the fate of the page. The caller holds no lock, and calls
-    /// [`flush`](Self::flush) before the list of pages is full.
-    pub fn swap_out_shared(
-        &mut self,
-        mapping: &Counted<Mapping<P>>,
-        index: PageIndex,
-        pfn: Pfn,
-        shadow: Shadow,
-    ) -> Fate {
+    /// Swaps out a page of shared memory that no entry maps any more, unless it is in use. Returns its fate.
+    /// The caller holds no lock, and calls [`flush`](Self::flush) before the list of pages is full.
+    pub fn swap_out_shared(&mut self, mapping: &Counted<Mapping<P>>, index: PageIndex, pfn: Pfn) -> Fate {
         self.allocate_slots();
-        let swap = self.engine.swap();
         let Some(slots) = &mut self.slots else { return Fate::Stays };
-        // No request is sent under the lock of the file. One that cannot have the next slot is sent before.
-        self.request
-            .take_if(|request| !slots.continues(request))
-            .into_iter()
-            .for_each(|r| swap.send_write(r));
-        let request = &mut self.request;
-        let begin = |entry| match request {
-            Some(request) => {
-                let begun = request.extend(shadow);
-                debug_assert!(begun, "a request has no room for the next slot");
-            }
-            None => *request = swap.begin_write(entry, shadow),
-        };
-        match Mapping::swap_out(mapping, index, pfn, slots, begin) {
+        match Mapping::swap_out(mapping, index, pfn, slots) {
             None => Fate::Stays,
             Some(SwappedOut::Zeroes) => Fate::Gone,
             Some(SwappedOut::Slot(entry)) => {
-                self.shared.push(entry);
+                self.out.push(Out { entry, begun: Some(pfn) });
                 Fate::Cached
             }
         }
@@ -181,7 +163,7 @@ impl<'e, P: Platform> Swapper<'e, P> {
     /// Returns true if [`flush`](Self::flush) must be called before another page of shared memory is swapped
     /// out.
     pub fn must_flush(&self) -> bool {
-        self.shared.is_full()
+        self.out.is_full()
     }
 
     /// Allocates slots for the next pages, if none is left.
@@ -195,45 +177,30 @@ impl<'e, P: Platform> Swapper<'e, P> {
     /// Writes the collected pages. The caller holds no lock.
     pub fn flush(&mut self, shadow: Shadow) -> Flushed {
         let swap = self.engine.swap();
-        self.request.take().into_iter().for_each(|request| swap.send_write(request));
         let mut request: Option<SwapWrite<P>> = None;
-        let mut last: Option<SwapEntry> = None;
-        for entry in &self.out {
-            // The slots are consecutive in most cases. The next slot of another device may have the same
-            // number.
-            let follows =
-                |last: SwapEntry| last.device() == entry.device() && last.slot() + 1 == entry.slot();
-            let continues = last.replace(*entry).is_some_and(follows);
-            if let Some(request) = &mut request
-                && continues
-                && request.extend(shadow)
-            {
-                continue;
+        for out in &self.out {
+            let begun = out.begun.or_else(|| swap.mark_written(out.entry));
+            debug_assert!(begun.is_some(), "a page was written by another task");
+            let Some(pfn) = begun else { continue };
+            // The slots are consecutive in most cases, so few requests are full.
+            if let Some(full) = swap.add_written(&mut request, out.entry, pfn, shadow) {
+                swap.send_write(full);
             }
-            if let Some(request) = request {
-                swap.send_write(request);
-            }
-            request = swap.begin_write(*entry, shadow);
-            debug_assert!(request.is_some(), "a page was written by another task");
         }
         if let Some(request) = request {
             swap.send_write(request);
         }
         let mut flushed = Flushed::default();
-        for entry in self.out.drain(..) {
+        for Out { entry, begun } in self.out.drain(..) {
+            // A hint for shared memory: the page may have returned, and the slot may have another page.
             match swap.is_stored(entry) {
                 true => flushed.stored += 1,
                 false => flushed.writing += 1,
             }
-            if let Some(pfn) = swap.release(entry) {
+            if begun.is_none()
+                && let Some(pfn) = swap.release(entry)
+            {
                 self.engine.memory().put_frame(pfn);
-            }
-        }
-        for entry in self.shared.drain(..) {
-            // A hint: the page may have come back, and the slot may have another page.
-            match swap.is_stored(entry) {
-                true => flushed.stored += 1,
-                false => flushed.writing += 1,
             }
         }
         self.writing += flushed.writing;
@@ -243,10 +210,7 @@ impl<'e, P: Platform> Swapper<'e, P> {
 
 impl<P: Platform> Drop for Swapper<'_, P> {
     fn drop(&mut self) {
-        debug_assert!(
-            self.out.is_empty() && self.shared.is_empty(),
-            "pages were swapped out and not written"
-        );
+        debug_assert!(self.out.is_empty(), "pages were swapped out and not written");
     }
 }
 
@@ -265,7 +229,7 @@ fn unmap_some<'b, P: Platform>(
     engine: &Engine<P>,
     pages: &'b [Page<'b, P>],
     slots: &mut SlotRun<P>,
-    out: &mut ArrayVec<SwapEntry, BATCH>,
+    out: &mut ArrayVec<Out, BATCH>,
     fates: &mut ArrayVec<Fate, BATCH>,
 ) {
     let homes = Homes::try_lock(pages.iter().map(home_of));
@@ -286,7 +250,7 @@ fn unmap_some<'b, P: Platform>(
         };
         fates.push(match unmapped {
             Some(Unmapped::Swapped(entry)) => {
-                out.push(entry);
+                out.push(Out { entry, begun: None });
                 Fate::Cached
             }
             Some(Unmapped::Zeroes) => Fate::Gone,

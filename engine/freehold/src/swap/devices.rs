@@ -413,12 +413,40 @@ impl<P: Platform> Swap<P> {
     /// `None` if the page is not new. The caller has a swap entry, no entry maps the page writable, and all
     /// TLBs know that. It passes the request to [`send_write`](Self::send_write).
     pub fn begin_write(&self, entry: SwapEntry, shadow: Shadow) -> Option<SwapWrite<P>> {
-        let slot = entry.slot();
-        let begin = |device: &Entry<P>| {
-            let pfn = device.area.begin_write(slot)?;
-            Some(SwapWrite::new(device.lease(), slot, pfn, shadow))
+        let (pfn, mut request) = (self.mark_written(entry)?, None);
+        let full = self.add_written(&mut request, entry, pfn, shadow);
+        debug_assert!(full.is_none(), "a new request is full");
+        request
+    }
+
+    /// Begins a write like [`begin_write`](Self::begin_write), without a request. Returns the frame, to which
+    /// the write has a reference. May be called under locks. The caller then adds the page to a request.
+    pub fn mark_written(&self, entry: SwapEntry) -> Option<Pfn> {
+        self.list.with(entry.device(), |device| device.area.begin_write(entry.slot())).flatten()
+    }
+
+    /// Adds a page whose write has begun to a request, or makes another request. Returns the request that can
+    /// have no more pages, which the caller sends.
+    pub fn add_written(
+        &self,
+        request: &mut Option<SwapWrite<P>>,
+        entry: SwapEntry,
+        pfn: Pfn,
+        shadow: Shadow,
+    ) -> Option<SwapWrite<P>> {
+        let add = |device: &Entry<P>| {
+            if let Some(request) = request
+                && core::ptr::eq(request.lease().area(), &*device.area)
+                && request.append(entry.slot(), pfn, shadow)
+            {
+                return None;
+            }
+            request.replace(SwapWrite::new(device.lease(), entry.slot(), pfn, shadow))
         };
-        self.list.with(entry.device(), begin).flatten()
+        // The write that has begun keeps the slot, and so the device.
+        let added = self.list.with(entry.device(), add);
+        debug_assert!(added.is_some(), "a device went while a page was written to it");
+        added.flatten()
     }
 
     /// Passes a request to the device. The caller holds no lock.
@@ -474,12 +502,6 @@ impl<P: Platform> SlotRun<P> {
     /// Returns true if no slot is left.
     pub fn is_empty(&self) -> bool {
         self.batch.count == 0
-    }
-
-    /// Returns true if the request may have the next slot, which follows its last one.
-    pub fn continues(&self, request: &SwapWrite<P>) -> bool {
-        core::ptr::eq(request.lease().area(), self.lease.area())
-            && request.next_slot() == Some(self.batch.first)
     }
 
     /// Puts a page into the swap cache of the next slot. The caller has a reference to the frame, and keeps

@@ -200,9 +200,14 @@ impl<P: Platform> SwapRead<P> {
 }
 
 impl<P: Platform> SwapWrite<P> {
-    /// Returns the slot behind the last one if the request may have one more.
-    pub(super) fn next_slot(&self) -> Option<u64> {
-        self.0.next_slot()
+    /// Adds a page whose write has begun. Returns false, and adds nothing, if the slot is not behind the last
+    /// one of the request, or if the request may not have another page.
+    pub(super) fn append(&mut self, slot: u64, pfn: Pfn, shadow: Shadow) -> bool {
+        let follows = self.0.next_slot() == Some(slot);
+        if follows {
+            self.0.add(slot, pfn, shadow);
+        }
+        follows
     }
 
     /// Completes a page. With `Ok`, the contents of the frame are stored. Does nothing if the slot is

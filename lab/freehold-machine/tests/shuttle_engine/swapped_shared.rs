@@ -190,10 +190,12 @@ fn writes_of_parts_and_of_whole_pages() {
 fn hole_concurrent_with_stores_and_reclaim() {
     explore("a hole concurrent with stores and reclaim", 200, |locking| {
         let rig = Rig::new(locking);
-        // Both pages are absent at first.
+        // All pages are absent at first. The hole looks at the first page, then at the last one, and then takes
+        // the lock.
         rig.mapping().punch(0..2 * PAGE).unwrap();
+        rig.mapping().truncate(3 * PAGE).unwrap();
         thread::scope(|scope| {
-            scope.spawn(|| rig.mapping().punch(8..2 * PAGE).unwrap());
+            scope.spawn(|| rig.mapping().punch(8..2 * PAGE + 8).unwrap());
             scope.spawn(|| {
                 let (process, cpu) = (&rig.scene.process, &mut rig.scene.machine.cpu(1));
                 process.store(cpu, page(0) + 8, 5u64).unwrap();
