@@ -73,7 +73,7 @@ use freehold_sync::{
     RwSemReadGuard,
     atomic::{
         AtomicU64, CHECKED,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+        Ordering::{Relaxed, Release},
     },
 };
 use freehold_vmspace::{PageIndex, PageRange};
@@ -367,12 +367,9 @@ impl<P: Platform> Mapping<P> {
     /// caller's reference to it.
     fn return_page(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex, entry: SwapEntry, pfn: Pfn) {
         let (files, memory) = (self.files(), self.files().memory());
-        let swapped = Word::swapped(SwappedOut::Slot(entry));
-        // Acquire pairs with the release in `swap_out`.
-        let claim = |word: &AtomicU64| {
-            word.compare_exchange(swapped.0, Word::reading(pfn).0, Acquire, Relaxed).is_ok()
-        };
-        let Some(word) = self.word(pages_stay, index).filter(|word| claim(word)) else {
+        let page = SwappedOut::Slot(entry);
+        let word = self.word(pages_stay, index).filter(|word| reading::claim(word, page, pfn));
+        let Some(word) = word else {
             return memory.put_frame(pfn);
         };
         // This task has the word's count from here on, so the slot stays that of the page.
@@ -406,13 +403,11 @@ impl<P: Platform> Mapping<P> {
 
     /// Makes a page swapped out again whose return has begun.
     fn give_up_return(&self, word: &AtomicU64, index: PageIndex, entry: SwapEntry, pfn: Pfn) {
-        let swapped = Word::swapped(SwappedOut::Slot(entry)).0;
-        // Release: as in `swap_out`. Acquire pairs with the release of `watch`.
-        match word.fetch_update(AcqRel, Relaxed, |old| Word(old).reads_into(pfn).then_some(swapped)) {
-            Ok(old) if Word(old).is_waited() => self.turn(index).wake::<P>(),
-            Ok(_) => {}
+        match reading::unclaim(word, SwappedOut::Slot(entry), pfn) {
+            End::Ended { wake: true } => self.turn(index).wake::<P>(),
+            End::Ended { wake: false } => {}
             // A write of the whole page has replaced it.
-            Err(_) => {
+            End::Removed => {
                 self.invalidate.swapped_back(1);
                 self.release_slot(entry);
             }

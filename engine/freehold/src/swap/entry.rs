@@ -43,7 +43,7 @@ impl SwapEntry {
     }
 
     /// Returns the entry with this payload. Bits beyond [`BITS`](Self::BITS) are ignored.
-    pub fn from_payload(payload: u64) -> Self {
+    pub const fn from_payload(payload: u64) -> Self {
         SwapEntry(payload & ((1 << Self::BITS) - 1))
     }
 

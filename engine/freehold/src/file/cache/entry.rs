@@ -83,7 +83,7 @@ impl Word {
     }
 
     /// Returns true if a task may wait for the read, or may have waited for the read that failed.
-    pub(in crate::file) fn is_waited(self) -> bool {
+    pub(super) fn is_waited(self) -> bool {
         self.0 & WAITED != 0
     }
 
@@ -93,7 +93,7 @@ impl Word {
     }
 
     /// Returns true if the page is being read into this frame.
-    pub(in crate::file) fn reads_into(self, pfn: Pfn) -> bool {
+    pub(super) fn reads_into(self, pfn: Pfn) -> bool {
         self.in_block(0).0 & !(WAITED | MARKED) == Self::reading(pfn).0
     }
 

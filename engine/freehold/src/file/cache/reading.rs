@@ -12,6 +12,7 @@
 //! | frame, `READING`, `WAITED` | the same, and a task may sleep until the read ends | the same, or *failed* |
 //! | either of the two | | *present* in another frame ([`replace`]), by a task that writes the whole page, under the invalidate lock held for reading |
 //! | *present* or being read, with the mark of readahead | the first access starts the reads of the next window | the same, without the mark ([`take_mark`]), by the task that starts these reads, without a lock. A task that changes the word in another way may drop the mark or bring it back: it is a hint |
+//! | *swapped out* | shared memory only (`file/swapped.rs`) | being read ([`claim`]), by the task that returns the page, under the invalidate lock held for reading; *present* in another frame ([`replace`]) |
 //! | *failed* | the last read failed, and a task waited for it | being read; 0, by the task that has seen the failure ([`forget`]), or by `remove` |
 //!
 //! The word is the cookie of the read. The frame in the word belongs to one read until this read ends, so no
@@ -89,6 +90,26 @@ pub(in crate::file) fn end(word: &AtomicU64, pfn: Pfn, visible: bool, watched: b
     };
     let change = |old| Word(old).reads_into(pfn).then(|| next(Word(old)));
     // Release pairs with the acquire in `Found::at`, and acquire with the release of `watch`; see the module.
+    match word.fetch_update(AcqRel, Relaxed, change) {
+        Ok(old) => End::Ended { wake: Word(old).is_waited() },
+        Err(_) => End::Removed,
+    }
+}
+
+/// Begins the return of a page that is swapped out: the page counts as being read into `pfn`, in which the
+/// swap cache has it. Returns false if the page is not at this place any more. After success, the caller has
+/// the count that the word had, and calls [`end`] or [`unclaim`]. The caller holds the invalidate lock for
+/// reading.
+pub(in crate::file) fn claim(word: &AtomicU64, page: SwappedOut, pfn: Pfn) -> bool {
+    let (old, new) = (Word::swapped(page).0, Word::reading(pfn).0);
+    // Acquire pairs with the release of the task that swapped the page out, and with that of `unclaim`.
+    word.compare_exchange(old, new, Acquire, Relaxed).is_ok()
+}
+
+/// Gives up the return of a page: it is swapped out again.
+pub(in crate::file) fn unclaim(word: &AtomicU64, page: SwappedOut, pfn: Pfn) -> End {
+    let change = |old| Word(old).reads_into(pfn).then(|| Word::swapped(page).0);
+    // Release pairs with the acquire of `claim`, and acquire with the release of `watch`.
     match word.fetch_update(AcqRel, Relaxed, change) {
         Ok(old) => End::Ended { wake: Word(old).is_waited() },
         Err(_) => End::Removed,

@@ -3,12 +3,15 @@
 //!
 //! - A task that waits for a page is always woken, whichever of the end and the removal comes first.
 //! - A task that finds the page sees its contents.
+//! - One task returns a page that is swapped out, or a write replaces it, and the count of its slot is
+//! dropped once.
 //! - An end and a removal never both take effect, and an old read has no effect on a later read of the page.
 //!
 //! The word of a test stays allocated, so these tests need no read section. An atomic word stands for the
 //! contents of the frame. A sleeper that is never woken makes loom report a deadlock.
 
 use super::*;
+use crate::swap::SwapEntry;
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use loom::{sync::Arc, thread};
 
@@ -140,4 +143,92 @@ fn old_read_does_not_end_a_later_read() {
         let shown = if begun { SECOND } else { FIRST };
         assert_eq!(Word(page.word.load(Relaxed)).visible(), Some(shown));
     });
+}
+
+/// A page that is swapped out, and the number of times that the count of its slot was dropped. The swap cache
+/// has the page in `FIRST`.
+struct Swapped {
+    page: Page,
+    drops: AtomicU64,
+}
+
+const SLOT: SwappedOut = SwappedOut::Slot(SwapEntry::from_payload(9));
+
+impl Swapped {
+    fn new() -> Arc<Self> {
+        let page = Page {
+            word: AtomicU64::new(Word::swapped(SLOT).0),
+            turns: Turns::new(),
+            contents: AtomicU64::new(0),
+        };
+        Arc::new(Swapped { page, drops: AtomicU64::new(0) })
+    }
+
+    /// Returns the page like `Mapping::return_page`, or gives up. Waits if another task returns it.
+    fn bring_back(&self, gives_up: bool) {
+        let word = &self.page.word;
+        if !claim(word, SLOT, FIRST) {
+            self.page.wait();
+            return;
+        }
+        let end = if gives_up {
+            unclaim(word, SLOT, FIRST)
+        } else {
+            self.drops.fetch_add(1, Relaxed);
+            self.page.contents.store(7, Relaxed);
+            end(word, FIRST, true, false)
+        };
+        match end {
+            End::Ended { wake: true } => self.page.turns.of(0, 0).wake::<LoomHost>(),
+            End::Ended { wake: false } => {}
+            // The task has the count of the word that was replaced.
+            End::Removed if gives_up => _ = self.drops.fetch_add(1, Relaxed),
+            End::Removed => {}
+        }
+    }
+
+    /// Replaces the page, like a write of the whole page.
+    fn write(&self) {
+        if let Some(replaced) = replace(&self.page.word, SECOND) {
+            if replaced.swapped.is_some() {
+                self.drops.fetch_add(1, Relaxed);
+            }
+            if replaced.wake {
+                self.page.turns.of(0, 0).wake::<LoomHost>();
+            }
+        }
+    }
+}
+
+#[test]
+fn one_task_returns_a_page() {
+    model(|| {
+        let swapped = Swapped::new();
+        let other = thread::spawn({
+            let swapped = swapped.clone();
+            move || swapped.bring_back(false)
+        });
+        swapped.bring_back(false);
+        assert_eq!(swapped.page.wait(), State::Visible);
+        other.join().unwrap();
+        assert_eq!(swapped.drops.load(Relaxed), 1);
+    });
+}
+
+#[test]
+fn a_write_replaces_a_page_that_another_task_returns() {
+    for gives_up in [false, true] {
+        model_bounded(2, move || {
+            let swapped = Swapped::new();
+            let [writer, waiter] = [true, false].map(|writes| {
+                let swapped = swapped.clone();
+                thread::spawn(move || if writes { swapped.write() } else { _ = swapped.page.wait() })
+            });
+            swapped.bring_back(gives_up);
+            writer.join().unwrap();
+            waiter.join().unwrap();
+            assert_eq!(swapped.drops.load(Relaxed), 1);
+            assert!(Word(swapped.page.word.load(Relaxed)).visible().is_some());
+        });
+    }
 }
