@@ -39,11 +39,13 @@
 //!
 //! | step | so that |
 //! | --- | --- |
-//! | 1. a lookup in the swap cache takes a reference to the frame | the frame stays |
+//! | 1. a lookup in the swap cache takes a reference to the frame | the frame keeps the contents of the page, even if the page leaves the swap cache |
 //! | 2. the word becomes *being read* into the frame, by compare-and-swap | one task has the count of the slot, and others wait for this task |
-//! | 3. the slot still has the page in this frame; otherwise the word becomes *swapped out* again | between the steps 1 and 2, the page may have come back, changed, and gone to the same slot again |
-//! | 4. `take` drops the count | the slot is free, or becomes free at the end of its write |
-//! | 5. the frame is a page of the file again, and the word becomes *present* | |
+//! | 3. `take` drops the count | the slot is free, or becomes free at the end of its write |
+//! | 4. the frame is a page of the file again, and the word becomes *present* | |
+//!
+//! The lock is held from before step 1. The page therefore cannot go to a slot again before step 2, and the
+//! word that step 2 finds is that of the slot that step 1 has looked up.
 //!
 //! No task waits for a device while it holds a lock of the file. A task that holds the content lock and finds
 //! a page swapped out returns [`Stop::Absent`](super::contents::Stop), as for a page that a pager must read.
@@ -362,8 +364,8 @@ impl<P: Platform> Mapping<P> {
         }
     }
 
-    /// Returns a page from the swap cache to the cache of the file, unless another task does, or the page is
-    /// not in this frame any more. `pfn` is the frame that a lookup of the slot has found. Takes over the
+    /// Returns a page from the swap cache to the cache of the file, unless another task does, or writes the
+    /// whole page. `pfn` is the frame that a lookup of the slot has found under this lock. Takes over the
     /// caller's reference to it.
     fn return_page(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex, entry: SwapEntry, pfn: Pfn) {
         let (files, memory) = (self.files(), self.files().memory());
@@ -372,17 +374,8 @@ impl<P: Platform> Mapping<P> {
         let Some(word) = word else {
             return memory.put_frame(pfn);
         };
-        // This task has the word's count from here on, so the slot stays that of the page.
-        let (found, is_same) = match files.swap.lookup_locked(entry) {
-            Ok(Lookup::Cached(now)) => (Some(now), now == pfn),
-            Ok(Lookup::Reading(now)) | Err(now) => (Some(now), false),
-            Ok(Lookup::Stored(_) | Lookup::NotInUse) => (None, false),
-        };
-        found.into_iter().for_each(|frame| memory.put_frame(frame));
-        if !is_same {
-            memory.put_frame(pfn);
-            return self.give_up_return(word, index, entry, pfn);
-        }
+        // This task has the word's count. The word has not changed since the lookup, so the frame has the
+        // page, even if it has left the swap cache in between.
         let taken = files.swap.take(entry, pfn);
         taken.frame.into_iter().for_each(|frame| memory.put_frame(frame));
         let frame = files.platform().frame(pfn);
@@ -397,19 +390,6 @@ impl<P: Platform> Mapping<P> {
             End::Removed => {
                 frame.leave_cache();
                 memory.put_frame(pfn);
-            }
-        }
-    }
-
-    /// Makes a page swapped out again whose return has begun.
-    fn give_up_return(&self, word: &AtomicU64, index: PageIndex, entry: SwapEntry, pfn: Pfn) {
-        match reading::unclaim(word, SwappedOut::Slot(entry), pfn) {
-            End::Ended { wake: true } => self.turn(index).wake::<P>(),
-            End::Ended { wake: false } => {}
-            // A write of the whole page has replaced it.
-            End::Removed => {
-                self.invalidate.swapped_back(1);
-                self.release_slot(entry);
             }
         }
     }

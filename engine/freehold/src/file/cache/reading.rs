@@ -98,22 +98,12 @@ pub(in crate::file) fn end(word: &AtomicU64, pfn: Pfn, visible: bool, watched: b
 
 /// Begins the return of a page that is swapped out: the page counts as being read into `pfn`, in which the
 /// swap cache has it. Returns false if the page is not at this place any more. After success, the caller has
-/// the count that the word had, and calls [`end`] or [`unclaim`]. The caller holds the invalidate lock for
+/// the count that the word had, and calls [`end`]. The caller holds the invalidate lock for
 /// reading.
 pub(in crate::file) fn claim(word: &AtomicU64, page: SwappedOut, pfn: Pfn) -> bool {
     let (old, new) = (Word::swapped(page).0, Word::reading(pfn).0);
-    // Acquire pairs with the release of the task that swapped the page out, and with that of `unclaim`.
+    // Acquire pairs with the release of the task that swapped the page out.
     word.compare_exchange(old, new, Acquire, Relaxed).is_ok()
-}
-
-/// Gives up the return of a page: it is swapped out again.
-pub(in crate::file) fn unclaim(word: &AtomicU64, page: SwappedOut, pfn: Pfn) -> End {
-    let change = |old| Word(old).reads_into(pfn).then(|| Word::swapped(page).0);
-    // Release pairs with the acquire of `claim`, and acquire with the release of `watch`.
-    match word.fetch_update(AcqRel, Relaxed, change) {
-        Ok(old) => End::Ended { wake: Word(old).is_waited() },
-        Err(_) => End::Removed,
-    }
 }
 
 /// Removes the word of a page that is being read, or whose read has failed. Returns `None` if the word is

@@ -164,27 +164,16 @@ impl Swapped {
         Arc::new(Swapped { page, drops: AtomicU64::new(0) })
     }
 
-    /// Returns the page like `Mapping::return_page`, or gives up. Waits if another task returns it.
-    fn bring_back(&self, gives_up: bool) {
+    /// Returns the page like `Mapping::return_page`. Waits if another task returns it.
+    fn bring_back(&self) {
         let word = &self.page.word;
         if !claim(word, SLOT, FIRST) {
             self.page.wait();
             return;
         }
-        let end = if gives_up {
-            unclaim(word, SLOT, FIRST)
-        } else {
-            self.drops.fetch_add(1, Relaxed);
-            self.page.contents.store(7, Relaxed);
-            end(word, FIRST, true, false)
-        };
-        match end {
-            End::Ended { wake: true } => self.page.turns.of(0, 0).wake::<LoomHost>(),
-            End::Ended { wake: false } => {}
-            // The task has the count of the word that was replaced.
-            End::Removed if gives_up => _ = self.drops.fetch_add(1, Relaxed),
-            End::Removed => {}
-        }
+        self.drops.fetch_add(1, Relaxed);
+        self.page.contents.store(7, Relaxed);
+        self.page.end(FIRST, true);
     }
 
     /// Replaces the page, like a write of the whole page.
@@ -206,9 +195,9 @@ fn one_task_returns_a_page() {
         let swapped = Swapped::new();
         let other = thread::spawn({
             let swapped = swapped.clone();
-            move || swapped.bring_back(false)
+            move || swapped.bring_back()
         });
-        swapped.bring_back(false);
+        swapped.bring_back();
         assert_eq!(swapped.page.wait(), State::Visible);
         other.join().unwrap();
         assert_eq!(swapped.drops.load(Relaxed), 1);
@@ -217,18 +206,16 @@ fn one_task_returns_a_page() {
 
 #[test]
 fn a_write_replaces_a_page_that_another_task_returns() {
-    for gives_up in [false, true] {
-        model_bounded(2, move || {
-            let swapped = Swapped::new();
-            let [writer, waiter] = [true, false].map(|writes| {
-                let swapped = swapped.clone();
-                thread::spawn(move || if writes { swapped.write() } else { _ = swapped.page.wait() })
-            });
-            swapped.bring_back(gives_up);
-            writer.join().unwrap();
-            waiter.join().unwrap();
-            assert_eq!(swapped.drops.load(Relaxed), 1);
-            assert!(Word(swapped.page.word.load(Relaxed)).visible().is_some());
+    model_bounded(2, || {
+        let swapped = Swapped::new();
+        let [writer, waiter] = [true, false].map(|writes| {
+            let swapped = swapped.clone();
+            thread::spawn(move || if writes { swapped.write() } else { _ = swapped.page.wait() })
         });
-    }
+        swapped.bring_back();
+        writer.join().unwrap();
+        waiter.join().unwrap();
+        assert_eq!(swapped.drops.load(Relaxed), 1);
+        assert!(Word(swapped.page.word.load(Relaxed)).visible().is_some());
+    });
 }
