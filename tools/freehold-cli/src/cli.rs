@@ -66,6 +66,13 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub snapshots: u32,
 
+    /// Also sample at this interval how much of each VMA was accessed
+    ///
+    /// Each sample is a snapshot, after which the accessed bits of all processes are cleared. It replaces the
+    /// snapshots at intervals. A replay in little memory then knows memory that is used without faults.
+    #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with_all = ["snapshot_every", "snapshots", "calls_only"])]
+    pub accesses: Option<Duration>,
+
     /// Size of the kernel buffer of each CPU
     ///
     /// The recorder reports lost events; a larger buffer avoids the loss.

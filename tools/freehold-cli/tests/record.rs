@@ -8,6 +8,7 @@
 //! write an ignored function that makes the calls, and a test that records it and searches the recording for
 //! the expected lines.
 
+mod accesses;
 mod mounts;
 mod names;
 mod structures;

@@ -58,6 +58,9 @@ pub struct Freezes {
     pub every: Duration,
     /// Maximum number of stops.
     pub most: u32,
+    /// True if the accessed bits are cleared at each stop, so that the next snapshot shows which part of each
+    /// VMA was accessed in between.
+    pub samples: bool,
 }
 
 /// Time limit for all threads to stop, in nanoseconds.
@@ -123,7 +126,7 @@ pub fn follow(root: i32, freezes: Freezes, again: Again) -> anyhow::Result<Follo
         }
         let time = now();
         if left > 0 && time >= next {
-            follower.freeze();
+            follower.freeze(freezes.samples);
             left -= 1;
             next = now() + nanoseconds(freezes.every);
             continue;
@@ -257,9 +260,10 @@ impl Follower {
         self.found.failed.get_or_insert_with(|| (0, format!("{error:#}"))).0 += 1;
     }
 
-    /// Stops all threads, takes a snapshot of each process, and resumes all threads. Takes no snapshots if a
-    /// thread does not stop in time, for example because it waits in the kernel for its vfork child.
-    fn freeze(&mut self) {
+    /// Stops all threads, takes a snapshot of each process, and resumes all threads. If `samples`, also
+    /// clears the accessed bits of each process. Takes no snapshots if a thread does not stop in time, for
+    /// example because it waits in the kernel for its vfork child.
+    fn freeze(&mut self, samples: bool) {
         let from = now();
         self.threads.values_mut().for_each(|thread| thread.standing = false);
         self.freezing = true;
@@ -284,7 +288,12 @@ impl Follower {
             self.threads.iter().for_each(|(id, thread)| {
                 last.entry(thread.process).or_insert(*id);
             });
-            last.into_iter().for_each(|(process, thread)| self.take(Why::Freeze, process, thread));
+            for (process, thread) in last {
+                self.take(Why::Freeze, process, thread);
+                if samples && let Err(error) = proc::clear_accessed(process) {
+                    self.fails(&error);
+                }
+            }
             self.found.frozen.push((from, now() - from));
         }
         self.freezing = false;

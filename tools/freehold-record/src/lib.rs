@@ -67,6 +67,8 @@ pub struct Options {
     pub snapshot_every: Duration,
     /// Maximum number of these stops.
     pub snapshots: u32,
+    /// Interval between samples of the accessed pages, instead of these snapshots. `None` to take no samples.
+    pub accesses: Option<Duration>,
     /// Size of the kernel buffer of each processor, in KiB.
     pub buffer_kb: u32,
     /// Prefixes of paths, each with its replacement in the recording.
@@ -131,7 +133,8 @@ fn by_kernel(options: &Options, names: &Names, tell: &dyn Fn(Notice)) -> Result<
     // The fork comes first, because the child must be a copy of a process with one thread.
     let waiting = Waiting::new(&options.command).map_err(Failure::Broken)?;
     let process = waiting.process;
-    let collector = Collector::new(process, options.buffer_kb, &names.folder);
+    let collector = Collector::new(process, options.buffer_kb, &names.folder)
+        .and_then(|collector| options.accesses.map_or(Ok(()), |_| proc::can_sample()).map(|()| collector));
     match collector.and_then(|collector| tracee::seize(process).map(|()| collector)) {
         Ok(collector) => run(options, names, (waiting, collector), tell).map_err(Failure::Broken),
         Err(why) => {
@@ -156,7 +159,10 @@ fn run(
     let running = collector.start()?;
     let begun = tracee::now();
     let started = waiting.go()?;
-    let freezes = Freezes { every: options.snapshot_every, most: options.snapshots };
+    let freezes = match options.accesses {
+        Some(every) => Freezes { every, most: u32::MAX, samples: true },
+        None => Freezes { every: options.snapshot_every, most: options.snapshots, samples: false },
+    };
     let followed = follow::follow(process, freezes, again)?;
     let wall = tracee::now() - begun;
     let collected = running.stop()?;
@@ -166,7 +172,8 @@ fn run(
     let status = followed.status;
     let lost = collected.lost;
     let written = watch.map_or_else(Vec::new, machine::Watch::written);
-    let settings = machine::unchanged(settings, &machine::settings(), &written);
+    let mut settings = machine::unchanged(settings, &machine::settings(), &written);
+    settings.extend(options.accesses.map(|every| ("accesses".to_owned(), every.as_nanos().to_string())));
     let written = write::write(names, process, collected, (followed, wall), &settings, &options.rename)?;
     tell(Notice::Written(&written));
     tell(Notice::Replayable(&written.file));

@@ -57,6 +57,26 @@ pub fn snapshot(process: i32, thread: i32, why: Why) -> anyhow::Result<Snapshot>
     })
 }
 
+/// Checks that accesses can be sampled on this machine.
+///
+/// # Errors
+///
+/// Fails with a message for the user if the kernel has no accessed bits for programs.
+pub fn can_sample() -> anyhow::Result<()> {
+    let mine = fs::OpenOptions::new().write(true).open("/proc/self/clear_refs").map(drop);
+    mine.context("this kernel cannot clear accessed bits (/proc/PID/clear_refs, CONFIG_PROC_PAGE_MONITOR)")
+}
+
+/// Clears the accessed bits of all pages of `process`.
+///
+/// # Errors
+///
+/// Fails if the kernel denies it.
+pub fn clear_accessed(process: i32) -> anyhow::Result<()> {
+    let path = format!("/proc/{process}/clear_refs");
+    fs::write(&path, "1").with_context(|| format!("cannot write to {path}"))
+}
+
 /// Returns true if the program that `process` has just executed changed the credentials of the process, or if
 /// the user of the process may lack the right to read the program's file. In both cases the kernel closes the
 /// perf events of the process.

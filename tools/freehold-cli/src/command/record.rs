@@ -24,6 +24,7 @@ pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
         output,
         snapshot_every,
         snapshots,
+        accesses,
         buffer_kb,
         rename,
         force,
@@ -32,8 +33,17 @@ pub fn run(args: RecordArgs) -> anyhow::Result<u8> {
         command,
     } = args;
     let page = report.as_deref().map(super::output).transpose()?;
-    let options =
-        Options { output, snapshot_every, snapshots, buffer_kb, rename, force, calls_only, command };
+    let options = Options {
+        output,
+        snapshot_every,
+        snapshots,
+        accesses,
+        buffer_kb,
+        rename,
+        force,
+        calls_only,
+        command,
+    };
     let recorded = RefCell::new(None);
     let status = record(&options, &|notice| match notice {
         Notice::Said(words) => eprintln!("freehold: {words}"),
