@@ -259,6 +259,11 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
                     }
                     what = what.dirty();
                 }
+                if flags.contains(PteFlags::ACCESSED) {
+                    // Reclaim may not have tested the page since. The next process that maps it is likely to
+                    // use it again.
+                    frame.mark_accessed();
+                }
                 rss.add(frame.kind(), -1);
             }
             frame.sub_map();

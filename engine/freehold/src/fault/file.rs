@@ -29,7 +29,7 @@ use crate::{
     uprobe::state as probe_state,
     vma::{Vma, flags::VmFlags},
 };
-use freehold_pagetable::{Pte, PteTable};
+use freehold_pagetable::{Format, Pte, PteFlags, PteTable};
 use freehold_vmspace::{PageIndex, PageRange, UserRange};
 
 /// Size in bytes of the window of a read fault, in which cached pages are mapped together: see [`window`].
@@ -78,6 +78,11 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let mapping = file.mapping();
         let (index, rights) = (vma.pgoff_of(page), vma_pte_flags(vma.flags()));
+        // Neighbours count as accessed only when a task uses them. Otherwise reclaim keeps pages that no task
+        // needs, and takes those that tasks use. Without hardware that sets the bit, their first use would
+        // fault.
+        let is_set_later = P::Format::HARDWARE_FLAGS.contains(PteFlags::ACCESSED);
+        let around = if is_set_later { rights - PteFlags::ACCESSED } else { rights };
         // As on Linux, direct files and secret memory map no pages around the faulting one. The same holds if
         // a userfaultfd must be notified of each page.
         let alone =
@@ -100,6 +105,7 @@ impl<P: Platform> AddressSpace<P> {
                 return;
             }
             let address = VirtAddr::new(window.start() + (at - indices.start).bytes());
+            let rights = if at == index { rights } else { around };
             // Existing entries stay: pages, private copies, markers.
             if fill.is_vacant(address) && fill.put(address, found.pfn(), rights, || found.is_still()).is_err()
             {

@@ -1,8 +1,10 @@
 //! Memory reclaim (`src/reclaim/`): which pages go, which stay, and what the policies decide. A world has
-//! little memory, and each test states which pages are left. `advice.rs` tests the advice of programs,
-//! `batches.rs` pages that go together, `walks.rs` the aging of many pages at a time, and `quality.rs` compares the policies.
+//! little memory, and each test states which pages are left. `accessed.rs` tests which uses count,
+//! `advice.rs` the advice of programs, `batches.rs` pages that go together, `walks.rs` the aging of many pages
+//! at a time, and `quality.rs` compares the policies.
 //! `shuttle_engine/evict.rs` explores reclaim concurrent with the use of pages.
 
+mod accessed;
 mod advice;
 mod batches;
 mod quality;
