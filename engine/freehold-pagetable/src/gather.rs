@@ -264,6 +264,12 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
         }
     }
 
+    /// Returns true if no other task fills the entries that this gather empties before it has flushed.
+    #[inline]
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.state.is_none()
+    }
+
     /// Returns the number of frames that still fit before a flush.
     #[inline]
     pub fn remaining_capacity(&self) -> usize {

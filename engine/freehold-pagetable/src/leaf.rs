@@ -9,6 +9,7 @@
 
 use crate::addr::{Level, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
+use crate::gather::{Gather, Tlb};
 use crate::memory::TableMemory;
 use crate::page_table::PageTable;
 use crate::split::PreallocatedTable;
@@ -43,6 +44,9 @@ macro_rules! table {
         }
     };
 }
+
+#[cfg(doc)]
+use crate::format::PteFlags;
 
 impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Locks the table of `level` for `address`, if there is one, and returns the entry of `address` in it.
@@ -121,6 +125,22 @@ impl<'a, F: Format, M: TableMemory> LeafGuard<'a, F, M> {
     pub fn grant(&mut self, flags: crate::format::PteFlags) -> Pte<F> {
         let address = self.address;
         table!(mut self, guard => guard.grant(address, flags))
+    }
+
+    /// Prepares the leaf to be [taken](Self::take) while other tasks may fill the empty slot. Does nothing if
+    /// the format permits another entry at once. On a format with
+    /// [break-before-make](Format::BREAK_BEFORE_MAKE), closes the leaf (sets
+    /// [`NO_ACCESS`](PteFlags::NO_ACCESS)) and flushes. So no TLB holds the leaf when a task links a table in
+    /// the empty slot, which needs no lock.
+    ///
+    /// Does nothing for an exclusive `gather`, because no other task fills the slot before its flush.
+    #[inline]
+    pub fn close<T: Tlb, const FRAMES: usize>(&mut self, gather: &mut Gather<'_, T, FRAMES>) {
+        if F::BREAK_BEFORE_MAKE && !gather.is_exclusive() && self.pte().is_cached() {
+            let level = self.level();
+            self.change(gather, |pte| pte.closed(level));
+            gather.flush();
+        }
     }
 
     /// Clears the entry by an exchange; see [`EntryGuard::take`](crate::EntryGuard::take).

@@ -135,11 +135,10 @@ fn close<F: Format>(entry: &AtomicU64, level: Level) -> PteFlags {
     // Relaxed: a leaf is written under the lock that the caller holds.
     let mut raw = entry.load(Ordering::Relaxed);
     loop {
-        let flags = F::flags(raw);
-        let closed = F::with_flags(raw, level, (flags - PteFlags::GLOBAL) | PteFlags::NO_ACCESS);
+        let closed = Pte::<F>::from_raw(raw).closed(level).raw();
         // Relaxed: the frames behind the leaf stay. On failure only accessed and dirty bits can have changed.
         match entry.compare_exchange(raw, closed, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => return flags,
+            Ok(_) => return F::flags(raw),
             Err(now) => raw = now,
         }
     }

@@ -1,6 +1,7 @@
 //! Collapsing small pages into a huge page. `fault/collapse.rs` of `freehold` calls the three steps in this
 //! order: [`close_small`](VmSpace::close_small), [`copy_small`](VmSpace::copy_small) and
-//! [`clear_small`](VmSpace::clear_small). It then maps the huge page.
+//! [`clear_small`](VmSpace::clear_small). It then finishes the gather of the last step, and maps the huge
+//! page.
 //!
 //! The entries are closed and flushed before the copy, so that no program stores to a small page that was
 //! already copied. The entries are removed after the copy, because the copy reads the frame numbers from
@@ -10,7 +11,7 @@
 //! with concurrent tasks.
 #![expect(unsafe_code, reason = "frees a table")]
 
-use crate::{HugePage, PAGE_SIZE, Pfn, UserRange, VmSpace, Zap, platform::Platform};
+use crate::{HugePage, PAGE_SIZE, Pfn, UserRange, VmGather, VmSpace, Zap, platform::Platform};
 use arrayvec::ArrayVec;
 use core::ops::ControlFlow;
 use freehold_pagetable::{Kind, Level, PteFlags, PteGuard, PteTable, VaRange};
@@ -58,19 +59,21 @@ impl<P: Platform> VmSpace<P> {
         }
     }
 
-    /// Removes the small pages of `range`, and the one table that covers `range`.
+    /// Removes the small pages of `range`, and the one table that covers `range`. The caller finishes the
+    /// returned gather before it maps the huge page: on a format with break-before-make, the table must be
+    /// flushed from the walk caches before.
     ///
     /// # Safety
     ///
-    /// Until this call returns, no task faults in the range, reads its entries, or reaches the range through
-    /// the reverse map.
-    pub unsafe fn clear_small(&self, range: UserRange, zap: Zap) {
+    /// Until the gather is finished, no task faults in the range, reads its entries, or reaches the range
+    /// through the reverse map.
+    pub unsafe fn clear_small(&self, range: UserRange, zap: Zap) -> VmGather<'_, P> {
         let span = range.va();
         let mut gather = self.exclusive_gather(span);
         self.zap(range, zap, &mut gather);
         // SAFETY: the range was zapped just now; the caller promises the other conditions. `gather` frees
         // tables to this space's platform.
         unsafe { self.unlink_tables(span, span, &mut gather) };
-        gather.finish();
+        gather
     }
 }

@@ -206,6 +206,7 @@ impl<P: Platform, const FRAMES: usize> Visitor<P::Format, P> for AnonEvictor<'_,
             leaf.grant(flags & PteFlags::WRITE);
             return ControlFlow::Continue(());
         }
+        leaf.close(self.gather);
         leaf.take(self.gather);
         // The table that was deposited for a split is freed after the lock is released.
         let spare = leaf.withdraw();

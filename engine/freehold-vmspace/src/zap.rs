@@ -278,6 +278,7 @@ impl<P: Platform> Visitor<P::Format, P> for Zapper<'_, '_, P> {
 
     fn large(&mut self, mut leaf: LeafGuard<'_, P::Format, P>, _: VaRange) -> ControlFlow<()> {
         let level = leaf.level();
+        leaf.close(self.gather);
         let old = leaf.take(self.gather);
         let spare = leaf.withdraw();
         if let Kind::Leaf { pfn, flags } = old.kind(level)

@@ -16,9 +16,11 @@
 use crate::cpu_shared::CpuShared;
 use crate::host;
 use crate::inner::{FlushKind, Inner};
+use crate::oracle;
 use crate::space_slot::SpaceSlot;
 use crate::tlb::{SpaceTag, Tlb, bits};
-use freehold_pagetable::{Flush, Format, Pfn};
+use freehold_pagetable::{Flush, Format, Level, Pfn, VirtAddr};
+use freehold_sync::atomic::Ordering::Acquire;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -85,6 +87,9 @@ impl<F: Format> Mmu<F> {
         for number in self.marked() {
             let cpu = &self.inner.cpus[number];
             let mut tlb = cpu.lock();
+            if F::BREAK_BEFORE_MAKE && self.inner.config.oracles {
+                self.assert_nothing_made(&tlb, what, number);
+            }
             let dropped = if what.all {
                 tlb.flush_space(self.tag, what.tables_freed)
             } else {
@@ -99,6 +104,36 @@ impl<F: Format> Mmu<F> {
             if what.all && what.tables_freed {
                 self.unmark_idle(&tlb, number);
             }
+        }
+    }
+
+    /// Checks that the tables have no entry of another size than an entry that the flush drops from the TLB:
+    /// the old entry must be flushed before the new one is written. The caller holds the lock of the TLB, so
+    /// no table is freed through which a cached entry was found.
+    #[cold]
+    fn assert_nothing_made(&self, tlb: &Tlb, what: &Flush, number: usize) {
+        let range = if what.all { 0..u64::MAX } else { what.start.get()..what.end.get() };
+        for (address, level, is_leaf) in tlb.cached(self.tag, range) {
+            if self.has_other_size(VirtAddr::new(address), level, is_leaf) {
+                oracle::made_before_break(address, level, number);
+            }
+        }
+    }
+
+    /// Returns true if the tables have an entry of another size for an address whose entry of `level` is
+    /// cached: a leaf above the level, a leaf instead of a cached table, or a table instead of a cached leaf.
+    fn has_other_size(&self, address: VirtAddr, level: Level, is_leaf: bool) -> bool {
+        let (mut table, mut at) = (self.root, F::ROOT);
+        loop {
+            // Acquire: pairs with the release of the store that installed the entry.
+            let raw = self.inner.table(table).entry(address.index(at)).load(Acquire);
+            if !F::is_cached(raw) {
+                return false;
+            }
+            if at == level || F::is_leaf(raw, at) {
+                return at != level || F::is_leaf(raw, at) != is_leaf;
+            }
+            (table, at) = (F::pfn(raw), at.below());
         }
     }
 

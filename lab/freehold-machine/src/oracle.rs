@@ -17,6 +17,7 @@
 //! | empty | a table is freed with entries in it |
 //! | double free | a free number is freed; see `pool` |
 //! | size | a walk finds an entry while the TLB of its CPU holds an entry of another size for the same addresses; only formats with `BREAK_BEFORE_MAKE` |
+//! | late flush | a flush drops an entry from a TLB, and the tables have a live entry of another size for the same addresses already; only formats with `BREAK_BEFORE_MAKE` |
 //! | endless fault | the handler of an access never resolves its fault; see `cpu` |
 
 use crate::host;
@@ -113,6 +114,15 @@ pub(crate) fn size_changed(address: VirtAddr, level: Level, cached: u64, cpu: us
     panic!(
         "CPU {cpu} reads an entry of {level:?} at {address:?}, and its TLB holds an entry of another size from \
          {cached:#x} on: break-before-make is missing"
+    );
+}
+
+/// Reports that a flush drops an entry whose addresses have a live entry of another size already.
+#[cold]
+pub(crate) fn made_before_break(address: u64, level: Level, cpu: usize) -> ! {
+    panic!(
+        "the TLB of CPU {cpu} holds an entry of {level:?} from {address:#x} on, and the tables have a live entry \
+         of another size before the flush: break-before-make is missing"
     );
 }
 

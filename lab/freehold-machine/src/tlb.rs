@@ -362,6 +362,20 @@ impl Tlb {
         leaf.map(Leaf::start).or_else(table)
     }
 
+    /// Returns the cached leaves and walk entries of `space` that overlap the range: the first address, the
+    /// level of the table entry, and true for a leaf.
+    pub(crate) fn cached(
+        &self,
+        space: SpaceTag,
+        range: std::ops::Range<u64>,
+    ) -> impl Iterator<Item = (u64, Level, bool)> {
+        let leaves = self.leaves().map(|leaf| (leaf.tag, true));
+        leaves
+            .chain(self.walks().map(|walk| (walk.tag, false)))
+            .filter(move |(tag, _)| tag.is(space) && tag.overlaps(range.start, range.end))
+            .map(|(tag, is_leaf)| (tag.start(), tag.level(), is_leaf))
+    }
+
     /// Drops the leaves of `space` that overlap `start..end`, and also the walk entries if `walks` is true.
     /// Returns the number of entries that it drops.
     pub(crate) fn flush_range(&mut self, space: SpaceTag, start: u64, end: u64, walks: bool) -> usize {

@@ -1,6 +1,7 @@
-//! The oracle for entries of another size (`size_changed` in `src/oracle.rs`), with tables that the test
-//! writes itself. A CPU loads through a huge leaf that is clean, and the test replaces the leaf by a table. The
-//! next store must set the dirty bit, so the CPU walks the tables while it holds the huge leaf.
+//! The oracles for entries of another size (`size_changed` and `made_before_break` in `src/oracle.rs`), with
+//! tables that the test writes itself. A CPU loads through a huge leaf that is clean, and the test replaces
+//! the leaf by a table. The next store must set the dirty bit, so the CPU walks the tables while it holds the
+//! huge leaf. A flush at this point is too late, even if the CPU does not walk before it.
 //!
 //! `engine/freehold-pagetable/tests/break_before_make.rs` tests that the engine keeps the rule.
 
@@ -15,9 +16,18 @@ use freehold_sync::atomic::Ordering::SeqCst;
 const AT: u64 = 0x40_0000;
 const OPEN: PteFlags = PteFlags::USER.union(PteFlags::WRITE).union(PteFlags::ACCESSED);
 
-/// Maps a huge page, loads from it, replaces it by a table of pages, and stores to it. Empties and flushes the
-/// entry before it writes the table if `breaks` is true.
-fn split<F: Format>(breaks: bool) {
+/// The place of the flush in the replacement of a leaf by a table.
+#[derive(Clone, Copy, PartialEq)]
+enum FlushAt {
+    /// Before the table is written, when the entry is empty.
+    Break,
+    /// After the table is written.
+    End,
+    Never,
+}
+
+/// Maps a huge page, loads from it, replaces it by a table of pages, and stores to it.
+fn split<F: Format>(flush: FlushAt) {
     let machine: Machine<F> = Machine::new(MachineConfig::backed(16 << 20)).unwrap();
     let root = machine.alloc_table(None).unwrap();
     let mmu = machine.space_created(root).unwrap();
@@ -39,27 +49,38 @@ fn split<F: Format>(breaks: bool) {
         let part = F::leaf(Level::Pte, block[0].add(index as u64), OPEN);
         machine.table(small).entry(index).store(part, SeqCst);
     }
-    if breaks {
+    let end = VirtAddr::new(AT + Level::Pmd.span());
+    let what = Flush { start: address, end, all: false, tables_freed: false };
+    if flush == FlushAt::Break {
         entry.store(0, SeqCst);
-        let end = VirtAddr::new(AT + Level::Pmd.span());
-        machine.flush(&mmu, &Flush { start: address, end, all: false, tables_freed: false });
+        machine.flush(&mmu, &what);
     }
     entry.store(F::table(small), SeqCst);
+    if flush == FlushAt::End {
+        machine.flush(&mmu, &what);
+    }
     cpu.store(&mmu, AT, 1u64, no_fault).unwrap();
 }
 
 #[test]
 #[should_panic(expected = "holds an entry of another size from 0x400000 on: break-before-make is missing")]
 fn split_without_a_flush_is_detected() {
-    run(|| split::<Aarch64>(false));
+    run(|| split::<Aarch64>(FlushAt::Never));
+}
+
+#[test]
+#[should_panic(expected = "the tables have a live entry of another size before the flush")]
+fn split_with_a_late_flush_is_detected() {
+    run(|| split::<Aarch64>(FlushAt::End));
 }
 
 #[test]
 fn break_before_make_is_accepted() {
-    run(|| split::<Aarch64>(true));
+    run(|| split::<Aarch64>(FlushAt::Break));
 }
 
 #[test]
 fn x86_may_split_in_place() {
-    run(|| split::<X86_4>(false));
+    run(|| split::<X86_4>(FlushAt::Never));
+    run(|| split::<X86_4>(FlushAt::End));
 }

@@ -356,6 +356,13 @@ impl<F: Format> Pte<F> {
         Self::from_raw(F::with_flags(self.raw, level, flags))
     }
 
+    /// Returns the leaf of a table of `level` without any access. No TLB caches the result, and no task takes
+    /// it for an empty slot.
+    #[inline]
+    pub fn closed(self, level: Level) -> Self {
+        self.with_flags(level, (self.flags() - PteFlags::GLOBAL) | PteFlags::NO_ACCESS)
+    }
+
     /// Returns the leaf without these flags, at any level. `flags` contains only flags of
     /// [`PteFlags::REVOCABLE`].
     ///

@@ -70,8 +70,9 @@ impl<P: Platform> AddressSpace<P> {
         self.vm.copy_small(table, &new);
         // SAFETY: the range lies in a VMA that is locked for writing, under the mmap lock held for writing,
         // so no fault and no lookup can reach the table. `_walkers` excludes walks of the reverse map.
-        unsafe { self.vm.clear_small(UserRange::at(first, HUGE), vma.zap()) };
+        let mut gather = unsafe { self.vm.clear_small(UserRange::at(first, HUGE), vma.zap()) };
         let rights = vma_pte_flags(vma.flags()) | written(vma.flags());
+        gather.finish();
         let hung = self.vm.map_huge(above, address, new, rights, spare);
         debug_assert!(hung, "another task installed a table in a locked range");
         Ok(())

@@ -15,6 +15,7 @@
 
 mod access;
 mod blocks;
+mod break_before_make;
 mod collapse;
 mod fill;
 mod fork;

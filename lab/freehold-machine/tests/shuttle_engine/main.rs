@@ -19,6 +19,7 @@
 //! detects deadlocks, and lock ranks are checked. Every run ends with the engine's own `check` and the
 //! machine's accounting of frames and tables.
 
+mod break_before_make;
 mod collapse;
 mod device;
 mod direct;
