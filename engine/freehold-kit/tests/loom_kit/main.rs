@@ -6,8 +6,10 @@
 #![cfg(loom)]
 
 mod account;
+mod asid;
 mod qsbr;
 mod shootdown;
+mod walkers;
 
 use loom::cell::UnsafeCell;
 

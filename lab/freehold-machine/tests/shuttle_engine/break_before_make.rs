@@ -18,7 +18,7 @@ use freehold::{
     engine::{Config, Engine, HugePages},
     space::{Locking, MapFlags, SpaceConfig, ThpDisable},
 };
-use freehold_machine::{Machine, MachineConfig, Process};
+use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use freehold_pagetable::Aarch64;
 use std::sync::{
     Arc,
@@ -27,7 +27,7 @@ use std::sync::{
 
 type Arm = Machine<Aarch64>;
 
-/// A machine with memory for four huge pages, and a process that maps the range of one.
+/// A machine with memory for four huge pages, and a process that maps the ranges of two.
 struct Scene {
     machine: Arm,
     engine: Counted<Engine<Arm>>,
@@ -39,7 +39,7 @@ impl Scene {
         let machine = Arm::new(MachineConfig::backed(10 << 20).tables(1 << 18).cpus(3)).unwrap();
         let engine = Engine::new(machine.clone(), Config::default().huge_pages(HugePages::Always)).unwrap();
         let process = Process::new(&engine, &SpaceConfig::new().locking(locking)).unwrap();
-        process.mmap(page(0), TABLE * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
+        process.mmap(page(0), 2 * TABLE * PAGE, RW, ANON | MapFlags::FIXED, None, 0).unwrap();
         Scene { machine, engine, process }
     }
 
@@ -48,18 +48,16 @@ impl Scene {
         self.process.store(&mut self.machine.cpu(1), page(5), 1u64).unwrap();
     }
 
-    /// Discards the memory on CPU 0, while CPU 2 stores to page 300.
-    fn discard_and_store(&self) {
+    /// Discards the first range on CPU 0, while CPU 2 runs `access`.
+    fn discard_during(&self, access: impl FnOnce(&mut Cpu<Aarch64>) + Send) {
         let Scene { machine, process, .. } = self;
         thread::scope(|scope| {
             scope.spawn(move || {
                 let discard = || process.madvise(page(0), TABLE * PAGE, Advice::DontNeed);
                 machine.cpu(0).call(discard).unwrap();
             });
-            scope.spawn(move || process.store(&mut machine.cpu(2), page(300), 7u64).unwrap());
+            scope.spawn(move || access(&mut machine.cpu(2)));
         });
-        let found: u64 = process.load(&mut machine.cpu(2), page(300)).unwrap();
-        assert!(found == 0 || found == 7, "{found}");
         assert_eq!(process.load::<u64>(&mut machine.cpu(1), page(5)), Ok(0));
     }
 
@@ -76,7 +74,9 @@ fn small_pages_replace_a_discarded_huge_page_after_its_flush() {
         let scene = Scene::new(locking);
         scene.touch();
         scene.process.set_thp_disable(ThpDisable::UnlessAdvised);
-        scene.discard_and_store();
+        scene.discard_during(|cpu| scene.process.store(cpu, page(300), 7u64).unwrap());
+        let found: u64 = scene.process.load(&mut scene.machine.cpu(2), page(300)).unwrap();
+        assert!(found == 0 || found == 7, "{found}");
         scene.end();
     });
 }
@@ -97,8 +97,13 @@ fn huge_page_replaces_a_discarded_table_after_its_flush() {
             scene.process.set_thp_disable(ThpDisable::UnlessAdvised);
             scene.touch();
             scene.process.set_thp_disable(ThpDisable::Nowhere);
+            // Makes the huge page of zeroes, so that the fault takes few steps.
+            assert_eq!(scene.process.load::<u64>(&mut scene.machine.cpu(0), page(TABLE)), Ok(0));
             let before = scene.machine.stats().full_flushes;
-            scene.discard_and_store();
+            scene.discard_during(|cpu| {
+                let found: u64 = scene.process.load(cpu, page(300)).unwrap();
+                assert_eq!(found, 0);
+            });
             if scene.machine.stats().full_flushes > before {
                 completed.store(true, SeqCst);
             }
