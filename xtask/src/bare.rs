@@ -45,9 +45,10 @@ const AARCH64: Machine = Machine {
 };
 
 /// The machines.
-const MACHINES: [Machine; 4] = [
+const MACHINES: [Machine; 5] = [
     RISCV64,
     Machine { name: "sv48", features: "sv48", ..RISCV64 },
+    Machine { name: "sv57", features: "sv57", ..RISCV64 },
     AARCH64,
     Machine { name: "aarch64-hafdbs", features: "hafdbs", cpu: "max", ..AARCH64 },
 ];

@@ -242,10 +242,12 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
                 return Err(Pte::from_raw(found));
             }
             self.note_filled(address);
+            self.publish(Pte::NONE, pte);
             // Release: pairs with the acquire of the hardware's walk and of `peek`.
             entry.store(pte.raw(), Ordering::Release);
             return Ok(());
         }
+        self.publish(Pte::NONE, pte);
         // Release: pairs with the same acquires as above. A compare-exchange, because `PageTable` may fill
         // the slot without the lock.
         match entry.compare_exchange(0, pte.raw(), Ordering::Release, Ordering::Relaxed) {
@@ -313,6 +315,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
             }
             Self::refuse_table(new);
             Self::check_break_before_make(old, new);
+            self.publish(old, new);
             // Release on success: pairs with the acquire of the hardware's walk, so a new frame behind the
             // entry is initialised. Relaxed on failure: only accessed and dirty bits can have changed.
             match entry.compare_exchange(old.raw(), new.raw(), Ordering::Release, Ordering::Relaxed) {
@@ -331,6 +334,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         if LEVEL == 0 && !new.is_none() {
             self.note_filled(address);
         }
+        self.publish(Pte::NONE, new);
         // Release: pairs with the acquire of the hardware's walk and of lock-free readers. A reader of the
         // new entry sees the memory behind it initialised, and the gather counted by `begin_change`. Acquire:
         // pairs with the release that installed a table found here.
@@ -425,6 +429,18 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         );
     }
 
+    /// Publishes the frames of `new` to instruction fetches, if `new` permits fetches that `old` does not
+    /// permit. Called before `new` is stored.
+    #[inline(always)]
+    fn publish(&self, old: Pte<F>, new: Pte<F>) {
+        if F::COHERENT_FETCH || !new.permits_fetch(Self::LEVEL) {
+            return;
+        }
+        if !old.permits_fetch(Self::LEVEL) || old.pfn() != new.pfn() {
+            self.table.memory.publish_code(new.pfn(), Self::LEVEL.frames());
+        }
+    }
+
     /// Checks the rule of [`Format::BREAK_BEFORE_MAKE`] in test builds, for a change of an entry in one step:
     /// if the hardware can use both entries, they differ only in rights and in bits.
     #[inline]
@@ -473,6 +489,7 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
         if !pte.is_none() {
             self.note_filled(address);
         }
+        self.publish(Pte::NONE, pte);
         // Release: pairs with the acquire of the hardware's walk and of `peek`.
         entry.store(pte.raw(), Ordering::Release);
     }

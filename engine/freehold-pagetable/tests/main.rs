@@ -10,6 +10,7 @@ mod format;
 mod gather;
 mod hardware;
 mod kept;
+mod publish_code;
 mod reclaim;
 mod refused;
 mod riscv64;

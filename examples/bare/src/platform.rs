@@ -91,6 +91,10 @@ unsafe impl TableMemory for Board {
     fn table_meta(&self, pfn: Pfn) -> &TableMeta {
         memory::table_meta(pfn)
     }
+
+    fn publish_code(&self, first: Pfn, frames: u64) {
+        arch::publish_code(first, frames);
+    }
 }
 
 /// Returns the address of a part of a frame in the direct map.
@@ -164,6 +168,10 @@ unsafe impl Platform for Board {
 
     fn flush(&self, mmu: &arch::Mmu, what: &Flush) {
         arch::flush(mmu, what);
+    }
+
+    fn walk_tables<R>(&self, mmu: &arch::Mmu, f: impl FnOnce() -> R) -> Option<R> {
+        arch::walk_tables(mmu, f)
     }
 
     fn runs_elsewhere(&self, _: &arch::Mmu) -> bool {

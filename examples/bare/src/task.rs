@@ -16,7 +16,7 @@
 
 use crate::lock::Lock;
 use crate::start::{FAULTS, RCU, Trap, count as count_event, print};
-use crate::{Board, arch, memory};
+use crate::{Board, arch};
 use alloc::{boxed::Box, collections::VecDeque, string::String, sync::Arc, vec, vec::Vec};
 use freehold::platform::atomic::{
     AtomicU64,
@@ -94,7 +94,6 @@ impl Pager<Board> for Image {
         let from = (index.get() * PAGE_SIZE) as usize;
         let bytes = PROGRAM.get(from..).ok_or(IoError)?;
         board.write_frame(frame, 0, &bytes[..bytes.len().min(PAGE_SIZE as usize)]);
-        arch::publish_code(memory::words(frame).entry(0).as_ptr().cast());
         Ok(())
     }
 }

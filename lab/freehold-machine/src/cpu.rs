@@ -17,7 +17,7 @@ use crate::local::CpuId;
 use crate::mmu::Mmu;
 use crate::oracle;
 use crate::tlb::{Place, Tlb, Verdict};
-use freehold_pagetable::{Access, Format, PAGE_SIZE, Pfn, Rights, VirtAddr, WalkFault};
+use freehold_pagetable::{Access, Format, PAGE_SIZE, Pfn, Pte, Rights, VirtAddr, WalkFault};
 use freehold_sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed},
@@ -328,6 +328,13 @@ impl<F: Format> Cpu<F> {
                 let frame = F::pfn(raw).add(address.frame_in_leaf(at.level));
                 if let Err(how) = self.inner.frames.check(frame, frame_stamp) {
                     oracle::stale_leaf(address, frame, self.number, how);
+                }
+                if !F::COHERENT_FETCH
+                    && self.inner.config.oracles
+                    && Pte::<F>::from_raw(raw).permits_fetch(at.level)
+                    && self.inner.is_unpublished(frame)
+                {
+                    oracle::old_code(address, frame, self.number);
                 }
                 tlb.insert::<F>(place, raw, at.rights);
                 return Ok(frame);

@@ -48,6 +48,9 @@ pub(crate) struct Inner<F: Format> {
     frame_records: LazyArray<Frame>,
     /// Contents of the frames, by index. `None` for phantom memory.
     contents: Option<LazyArray<Page>>,
+    /// 1 for frames that the kernel has written to and not published to instruction fetches, by index.
+    /// `None` if the format does not ask for it.
+    unpublished: Option<LazyArray<AtomicU64>>,
     pub(crate) tables: Pool,
     table_memory: LazyArray<Table>,
     table_records: LazyArray<TableMeta>,
@@ -119,6 +122,10 @@ impl<F: Format> Inner<F> {
             frames: Pool::new("frame", FRAME_BASE, frames, config.oracles)?,
             frame_records: LazyArray::new(frames, dense)?,
             contents: if backed { Some(LazyArray::new(frames, false)?) } else { None },
+            unpublished: match F::COHERENT_FETCH || !backed {
+                true => None,
+                false => Some(LazyArray::new(frames, false)?),
+            },
             tables: Pool::new("page table", TABLE_BASE, tables, config.oracles)?,
             table_memory: LazyArray::new(tables, dense)?,
             table_records: LazyArray::new(tables, dense)?,
@@ -142,6 +149,20 @@ impl<F: Format> Inner<F> {
             inner.kernel = Some(Kernel::new(&inner).ok_or(io::ErrorKind::OutOfMemory)?);
         }
         Ok(inner)
+    }
+
+    /// Notes that the kernel has written to a frame, or has published its contents to instruction fetches.
+    pub(crate) fn set_published(&self, pfn: Pfn, published: bool) {
+        if let Some(word) = self.unpublished.as_ref().and_then(|words| words.get(self.frames.index_of(pfn))) {
+            // Relaxed: the release of the entry that permits fetches orders this store.
+            word.store(u64::from(!published), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if instruction fetches may find older contents of the frame.
+    pub(crate) fn is_unpublished(&self, pfn: Pfn) -> bool {
+        let word = self.unpublished.as_ref().and_then(|words| words.get(self.frames.index_of(pfn)));
+        word.is_some_and(|word| word.load(Ordering::Relaxed) != 0)
     }
 
     /// The number of the first frame.

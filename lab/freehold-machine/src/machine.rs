@@ -113,9 +113,10 @@ impl<F: Format> Machine<F> {
     }
 
     /// Copies the contents of a frame. Does nothing in phantom memory.
-    fn copy_page(&self, to: Pfn, from: Pfn) {
-        if let (Some(to), Some(from)) = (self.inner.page(to), self.inner.page(from)) {
+    fn copy_page(&self, to_pfn: Pfn, from: Pfn) {
+        if let (Some(to), Some(from)) = (self.inner.page(to_pfn), self.inner.page(from)) {
             to.copy_from(from);
+            self.inner.set_published(to_pfn, false);
         }
     }
 
@@ -256,6 +257,11 @@ unsafe impl<F: Format> TableMemory for Machine<F> {
         context::check("table_meta", context::NOWHERE);
         self.inner.table_record(table)
     }
+
+    fn publish_code(&self, first: Pfn, frames: u64) {
+        context::check("publish_code", context::FLUSHES);
+        (0..frames).for_each(|n| self.inner.set_published(first.add(n), true));
+    }
 }
 
 // SAFETY: the pool hands a frame number to one caller at a time, and records do not move. The head of `mmu`
@@ -367,6 +373,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         host::zeroed(1);
         if let Some(page) = self.inner.page(pfn) {
             page.zero();
+            self.inner.set_published(pfn, false);
         }
     }
 
@@ -375,6 +382,9 @@ unsafe impl<F: Format> Platform for Machine<F> {
         host::zeroed(frames);
         let pages = (0..frames).map_while(|n| self.inner.page(first.add(n)));
         pages.for_each(Page::zero);
+        if self.inner.has_contents() {
+            (0..frames).for_each(|n| self.inner.set_published(first.add(n), false));
+        }
     }
 
     fn copy_frames(&self, to: Pfn, from: Pfn, frames: u64) {
@@ -405,6 +415,7 @@ unsafe impl<F: Format> Platform for Machine<F> {
         context::check("write_frame", context::READS);
         if let Some(page) = self.inner.page(pfn) {
             page.write(offset, data);
+            self.inner.set_published(pfn, false);
         }
     }
 

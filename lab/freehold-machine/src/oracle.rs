@@ -18,6 +18,7 @@
 //! | double free | a free number is freed; see `pool` |
 //! | size | a walk finds an entry while the TLB of its CPU holds an entry of another size for the same addresses; only formats with `BREAK_BEFORE_MAKE` |
 //! | late flush | a flush drops an entry from a TLB, and the tables have a live entry of another size for the same addresses already; only formats with `BREAK_BEFORE_MAKE` |
+//! | code | an entry permits instruction fetches from a frame that the kernel has written to and not published; only formats without `COHERENT_FETCH` |
 //! | endless fault | the handler of an access never resolves its fault; see `cpu` |
 
 use crate::host;
@@ -115,6 +116,12 @@ pub(crate) fn size_changed(address: VirtAddr, level: Level, cached: u64, cpu: us
         "CPU {cpu} reads an entry of {level:?} at {address:?}, and its TLB holds an entry of another size from \
          {cached:#x} on: break-before-make is missing"
     );
+}
+
+/// Reports that an entry permits fetches from a frame whose contents were not published.
+#[cold]
+pub(crate) fn old_code(address: VirtAddr, frame: Pfn, cpu: usize) -> ! {
+    panic!("CPU {cpu} may fetch old instructions at {address:?} from {frame:?}: `publish_code` is missing")
 }
 
 /// Reports that a flush drops an entry whose addresses have a live entry of another size already.

@@ -38,6 +38,7 @@ impl<F: Format, const HARDWARE_ACCESSED: bool, const ABSENT: u32> Format
     const FLAGS: PteFlags = F::FLAGS.difference(Self::ABSENT);
     const HARDWARE_FLAGS: PteFlags = F::HARDWARE_FLAGS.intersection(Self::SET);
     const BREAK_BEFORE_MAKE: bool = F::BREAK_BEFORE_MAKE;
+    const COHERENT_FETCH: bool = F::COHERENT_FETCH;
     const CACHES_INVALID: bool = F::CACHES_INVALID;
     const USER_END: u64 = F::USER_END;
     const MAP_WINDOW_END: u64 = F::MAP_WINDOW_END;

@@ -114,6 +114,7 @@ impl<const HAFDBS: u8> Format for Aarch64<HAFDBS> {
         _ => PteFlags::ACCESSED.union(PteFlags::DIRTY),
     };
     const BREAK_BEFORE_MAKE: bool = true;
+    const COHERENT_FETCH: bool = false;
     const USER_END: u64 = 1 << (Level::P4d.shift() + super::table_bits::TABLE_BITS);
     const MAP_WINDOW_END: u64 = Self::USER_END;
 

@@ -155,6 +155,7 @@ pub const PAYLOAD_BITS: u32 = 50;
 /// | [`HARDWARE_FLAGS`](Self::HARDWARE_FLAGS) | accessed, dirty | both with Svadu, none with Svade | none, accessed, or both |
 /// | [`BREAK_BEFORE_MAKE`](Self::BREAK_BEFORE_MAKE) | no | no | yes |
 /// | [`CACHES_INVALID`](Self::CACHES_INVALID) | no | yes | no |
+/// | [`COHERENT_FETCH`](Self::COHERENT_FETCH) | yes | no | no |
 pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// Number of levels of tables: 3, 4 or 5.
     const LEVELS: usize;
@@ -187,6 +188,10 @@ pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
     /// was filled since. The kernel drops the translation of an address on its CPU after it has handled a
     /// fault there.
     const CACHES_INVALID: bool = false;
+    /// True if instruction fetches of all CPUs see earlier stores without further steps. Otherwise
+    /// [`TableMemory::publish_code`](crate::TableMemory::publish_code) is called before an entry permits
+    /// fetches from a frame.
+    const COHERENT_FETCH: bool = true;
     /// The level of the root table.
     const ROOT: Level = Level::from_number(Self::LEVELS - 1);
     /// The end of the addresses that a process may use. This crate creates no table for an address at or
@@ -354,6 +359,12 @@ impl<F: Format> Pte<F> {
     #[inline]
     pub fn with_flags(self, level: Level, flags: PteFlags) -> Self {
         Self::from_raw(F::with_flags(self.raw, level, flags))
+    }
+
+    /// Returns true if a program can fetch instructions through the entry of a table of `level`.
+    #[inline]
+    pub fn permits_fetch(self, level: Level) -> bool {
+        self.is_cached() && self.is_leaf(level) && self.flags().contains(PteFlags::EXEC | PteFlags::USER)
     }
 
     /// Returns the leaf of a table of `level` without any access. No TLB caches the result, and no task takes

@@ -98,6 +98,7 @@ impl<const N: usize, const SVADU: bool, const RSW: bool> Format for Riscv64<N, S
     const HARDWARE_FLAGS: PteFlags =
         if SVADU { PteFlags::ACCESSED.union(PteFlags::DIRTY) } else { PteFlags::empty() };
     const CACHES_INVALID: bool = true;
+    const COHERENT_FETCH: bool = false;
     const USER_END: u64 = 1 << (Self::ADDRESS_BITS - 1);
 
     #[inline]

@@ -39,6 +39,13 @@ struct Books {
     live: BTreeSet<Pfn>,
     /// Number of successful allocations before one fails. `None` if no failure is requested.
     countdown: Option<usize>,
+    published: Vec<Published>,
+}
+
+/// A call of `publish_code`, and the entries of all tables at that time.
+pub struct Published {
+    pub frames: (Pfn, u64),
+    pub entries: BTreeSet<u64>,
 }
 
 impl Memory {
@@ -55,7 +62,10 @@ impl Memory {
             (0..tables).map(|_| Page { table: Table::new(), meta: TableMeta::new() }).collect();
         pages.iter().for_each(|page| fill(&page.table, Self::POISON));
         let free = (0..tables as u64).rev().map(|i| Pfn::new(Self::BASE + i)).collect();
-        Memory { pages, books: Mutex::new(Books { free, live: BTreeSet::new(), countdown: None }) }
+        Memory {
+            pages,
+            books: Mutex::new(Books { free, live: BTreeSet::new(), countdown: None, published: Vec::new() }),
+        }
     }
 
     /// Returns the number of tables that are allocated.
@@ -66,6 +76,11 @@ impl Memory {
     /// Makes one allocation fail, after `allocations` successful allocations.
     pub fn fail_after(&self, allocations: usize) {
         self.books.lock().unwrap().countdown = Some(allocations);
+    }
+
+    /// Returns the calls of `publish_code` since the last call of this function.
+    pub fn take_published(&self) -> Vec<Published> {
+        std::mem::take(&mut self.books.lock().unwrap().published)
     }
 
     fn page(&self, pfn: Pfn) -> &Page {
@@ -109,6 +124,14 @@ unsafe impl TableMemory for Memory {
 
     fn table_meta(&self, pfn: Pfn) -> &TableMeta {
         &self.page(pfn).meta
+    }
+
+    fn publish_code(&self, first: Pfn, frames: u64) {
+        let mut books = self.books.lock().unwrap();
+        let tables = books.live.iter().map(|pfn| self.table(*pfn));
+        let words = tables.flat_map(|table| (0..ENTRIES).map(|index| table.entry(index)));
+        let entries = words.map(|entry| entry.load(Ordering::Relaxed)).collect();
+        books.published.push(Published { frames: (first, frames), entries });
     }
 }
 

@@ -30,9 +30,11 @@ pub use pin::PinFlags;
 pub use pins::Pins;
 
 use crate::{
-    PAGE_SIZE, error::AccessError, fault::FaultError, platform::Platform, space::AddressSpace, wait::Rounds,
+    PAGE_SIZE, Pfn, error::AccessError, fault::FaultError, platform::Platform, space::AddressSpace,
+    wait::Rounds,
 };
 use core::ops::{ControlFlow, Range};
+use freehold_pagetable::Format;
 
 /// Rights of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,14 @@ pub struct IoVec {
     pub base: u64,
     /// Length in bytes.
     pub len: u64,
+}
+
+/// Makes the contents of a frame that was written to visible to instruction fetches, because an entry may
+/// permit fetches from the frame.
+fn publish_code<P: Platform>(platform: &P, pfn: Pfn) {
+    if !P::Format::COHERENT_FETCH {
+        platform.publish_code(pfn, 1);
+    }
 }
 
 /// Kind of access to pages.
@@ -180,8 +190,11 @@ impl<P: Platform> AddressSpace<P> {
             };
             let (offset, len) = within_page(at, data.len() - done);
             let piece = &data[done..done + len];
-            if let Err(error) = self.with_page(at, how, |pfn| self.platform().write_frame(pfn, offset, piece))
-            {
+            let write = |pfn| {
+                self.platform().write_frame(pfn, offset, piece);
+                publish_code(self.platform(), pfn);
+            };
+            if let Err(error) = self.with_page(at, how, write) {
                 return partial(done, error);
             }
             done += len;

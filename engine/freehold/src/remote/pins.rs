@@ -1,6 +1,6 @@
 //! Pinned pages: their frames, and access to their contents. `pin.rs` pins the pages.
 
-use super::within_page;
+use super::{publish_code, within_page};
 use crate::{PAGE_SIZE, Pfn, counted::Counted, engine::Engine, error::PinError, platform::Platform};
 use allocator_api2::vec::Vec;
 
@@ -106,6 +106,7 @@ impl<P: Platform> Pins<P> {
         let mut done = 0;
         self.for_each_piece(offset, data.len(), |pfn, at, len| {
             self.engine.platform().write_frame(pfn, at, &data[done..done + len]);
+            publish_code(self.engine.platform(), pfn);
             done += len;
             let memory = self.engine.memory();
             memory.set_dirty_late(memory.platform().frame(memory.record_of(pfn)));

@@ -12,7 +12,7 @@
 //! choice, so every loop must end after a fatal signal
 //! (`every_call::hostile::transfers_of_any_length_end_with_a_fatal_signal`).
 
-use super::{AccessMode, IoVec, PageAccess, partial, pin::PinFlags, within_page};
+use super::{AccessMode, IoVec, PageAccess, partial, pin::PinFlags, publish_code, within_page};
 use crate::{
     PAGE_SIZE,
     counted::Counted,
@@ -163,9 +163,13 @@ impl<P: Platform> AddressSpace<P> {
                 break;
             };
             let (own_offset, part) = within_page(own, part);
-            let copied = self.with_page(own, how, |pfn| match way {
-                Direction::FromOther => self.platform().copy_part((pfn, own_offset), (frame, offset), part),
-                Direction::ToOther => self.platform().copy_part((frame, offset), (pfn, own_offset), part),
+            let copied = self.with_page(own, how, |pfn| {
+                let (to, from) = match way {
+                    Direction::FromOther => ((pfn, own_offset), (frame, offset)),
+                    Direction::ToOther => ((frame, offset), (pfn, own_offset)),
+                };
+                self.platform().copy_part(to, from, part);
+                publish_code(self.platform(), to.0);
             });
             match copied {
                 Ok(()) => at += part as u64,

@@ -3,11 +3,12 @@
 //! sides. They also check that a transfer ends at the first page that the access may not reach. `pins/` tests
 //! pins, and `huge/access.rs` tests the access to huge pages.
 //!
-//! `memory.rs` tests transfers between an address space and a buffer. `between.rs` tests transfers between
-//! two address spaces. `lab/freehold-machine/tests/shuttle_engine/forced.rs` explores forced stores during a
-//! DONTNEED.
+//! `memory.rs` tests transfers between an address space and a buffer, `between.rs` transfers between two
+//! address spaces, and `code.rs` writes to memory that a program may execute.
+//! `lab/freehold-machine/tests/shuttle_engine/forced.rs` explores forced stores during a DONTNEED.
 
 mod between;
+mod code;
 mod memory;
 
 use crate::support::{self, *};

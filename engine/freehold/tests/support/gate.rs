@@ -338,6 +338,10 @@ unsafe impl TableMemory for Gated {
     fn table_meta(&self, table: Pfn) -> &TableMeta {
         self.machine.table_meta(table)
     }
+
+    fn publish_code(&self, first: Pfn, frames: u64) {
+        self.machine.publish_code(first, frames);
+    }
 }
 
 // SAFETY: every method forwards to the machine, which upholds the contract.

@@ -1,13 +1,16 @@
 //! The part of the kernel for aarch64, on the machine `virt` of QEMU.
 //!
 //! The kernel has the upper half of the addresses, which the register TTBR1 translates, so the tables of
-//! address spaces belong to programs only. Flushes are instructions that the hardware broadcasts to all CPUs.
+//! address spaces belong to programs only. Flushes are instructions that the hardware broadcasts to all CPUs;
+//! they name the ASID of an address space, which `Asids` of `freehold-kit` assigns.
 //! Without the feature `hafdbs`, software sets accessed and dirty bits.
 #![expect(unsafe_code, reason = "executes instructions of the kernel")]
 
 use core::arch::{asm, global_asm};
 use freehold::platform::{Flush, Pfn};
 use freehold::prelude::*;
+use freehold_kit::asid::set;
+use freehold_kit::{AsidCpu, Asids, SpaceAsid, Walker, Walkers};
 
 #[cfg(feature = "hafdbs")]
 pub type Format = freehold::platform::Aarch64<2>;
@@ -117,7 +120,8 @@ fn firmware(function: u64, arguments: [u64; 3]) -> u64 {
 
 /// Prepares this CPU.
 pub fn prepare_cpu(_cpu: usize, _: u64) {
-    load_root(no_root());
+    load_root(no_root(), 0);
+    flush_all();
 }
 
 /// Starts CPU 1.
@@ -171,23 +175,32 @@ pub fn now_ns() -> u64 {
     ticks * 1000 / (frequency / 1_000_000)
 }
 
-/// Makes the bytes of a page visible to instruction fetches of all CPUs.
-pub fn publish_code(page: *const u8) {
+/// Makes the bytes of frames visible to instruction fetches of all CPUs.
+pub fn publish_code(first: Pfn, frames: u64) {
+    let start = DIRECT + first.get() * PAGE_SIZE;
     // The smallest line of a data cache has 16 bytes.
-    for offset in (0..PAGE_SIZE as usize).step_by(16) {
-        // SAFETY: writes a line of the page back.
-        unsafe { asm!("dc cvau, {}", in(reg) page.wrapping_add(offset)) };
+    for line in (start..start + frames * PAGE_SIZE).step_by(16) {
+        // SAFETY: writes a line of the frames back.
+        unsafe { asm!("dc cvau, {}", in(reg) line) };
     }
     // SAFETY: instruction caches may be emptied at any time.
     unsafe { asm!("dsb ish", "ic ialluis", "dsb ish", "isb") };
 }
 
-/// The record of an address space: the root table.
-pub type Mmu = Pfn;
+/// ASIDs of 8 bits, which every processor has.
+static ASIDS: Asids<{ crate::CPUS }, 4> =
+    Asids::new([const { AsidCpu::new() }; crate::CPUS], [const { set() }; 4]);
+static WALKERS: Walkers<{ crate::CPUS }> = Walkers::new([const { Walker::new() }; crate::CPUS]);
+
+/// The record of an address space: the root table and the ASID.
+pub struct Mmu {
+    root: Pfn,
+    asid: SpaceAsid,
+}
 
 /// Creates the record of an address space.
 pub fn space_created(root: Pfn) -> Mmu {
-    root
+    Mmu { root, asid: SpaceAsid::new() }
 }
 
 /// Ends the last use of the root table. A CPU that leaves a space loads another root at once.
@@ -198,37 +211,58 @@ fn no_root() -> u64 {
     &raw const empty_root as u64 - DIRECT
 }
 
-fn load_root(root: u64) {
+/// Loads a root table. Translations of program addresses are not global, so they have this ASID.
+fn load_root(root: u64, asid: u16) {
     // SAFETY: the tables of TTBR0 do not translate the kernel's addresses.
-    unsafe { asm!("msr ttbr0_el1, {}", "isb", "tlbi vmalle1", "dsb nsh", "isb", in(reg) root) };
+    unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) u64::from(asid) << 48 | root) };
+}
+
+/// Removes all translations from the TLB of this CPU.
+fn flush_all() {
+    // SAFETY: removing translations is always correct.
+    unsafe { asm!("tlbi vmalle1", "dsb nsh", "isb") };
 }
 
 /// Loads the root table of an address space.
 pub fn enter(mmu: &Mmu) {
-    load_root(mmu.get() * PAGE_SIZE);
+    let load = ASIDS.enter(cpu(), &mmu.asid, relax);
+    if load.flushes {
+        flush_all();
+    }
+    load_root(mmu.root.get() * PAGE_SIZE, load.asid);
 }
 
-/// Loads the empty root table. All translations have the ASID 0, so the TLB is empty before the next root.
+/// Loads the empty root table. The translations of the space stay in the TLB.
 pub fn leave(_: &Mmu) {
-    load_root(no_root());
+    load_root(no_root(), 0);
 }
 
 /// Removes translations from the TLBs of all CPUs.
-pub fn flush(_: &Mmu, what: &Flush) {
+pub fn flush(mmu: &Mmu, what: &Flush) {
     crate::count(&crate::FLUSHES);
-    // SAFETY: removing translations is always correct. The first barrier completes the stores to tables.
+    // SAFETY: completes the stores to tables.
     unsafe { asm!("dsb ishst") };
+    // A space that never ran has no translations, but other CPUs may walk its tables.
+    let asid = u64::from(ASIDS.to_flush(&mmu.asid).unwrap_or(0)) << 48;
     if what.all || what.end.get() - what.start.get() > 64 * PAGE_SIZE {
-        // SAFETY: as above.
-        unsafe { asm!("tlbi vmalle1is") };
+        // SAFETY: removing translations is always correct.
+        unsafe { asm!("tlbi aside1is, {}", in(reg) asid) };
     } else {
         for addr in (what.start.get()..what.end.get()).step_by(PAGE_SIZE as usize) {
             // SAFETY: as above. The instruction also removes cached entries of tables.
-            unsafe { asm!("tlbi vaae1is, {}", in(reg) addr / PAGE_SIZE) };
+            unsafe { asm!("tlbi vae1is, {}", in(reg) asid | addr / PAGE_SIZE) };
         }
     }
     // SAFETY: waits until all CPUs have removed the translations.
     unsafe { asm!("dsb ish", "isb") };
+    if what.tables_freed {
+        WALKERS.wait(relax);
+    }
+}
+
+/// Runs a walk of the tables that holds no lock.
+pub fn walk_tables<R>(_: &Mmu, walk: impl FnOnce() -> R) -> Option<R> {
+    Some(WALKERS.walk(cpu(), walk))
 }
 
 /// Does nothing: no CPU requests a flush from another CPU.

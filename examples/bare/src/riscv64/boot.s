@@ -13,17 +13,18 @@ start:
 1:  sd   zero, (t0)
     addi t0, t0, 8
     bltu t0, t1, 1b
-.if {levels} == 4
-    # The last entry of the root table points to the table of 1 GiB pages.
-    la   t0, gigabyte_pages
-    srli t0, t0, 2
-    ori  t0, t0, 1
+    # The last entry of each upper table points to the next table, down to the table of 1 GiB pages.
     la   t1, kernel_root
-    li   t2, 511 * 8
-    add  t1, t1, t2
-    sd   t0, (t1)
-.endif
-    j    translate
+    li   t2, {levels} - 3
+1:  beqz t2, translate
+    li   t0, 4096
+    add  t3, t1, t0
+    srli t0, t3, 2
+    ori  t0, t0, 1
+    sd   t0, -8(t3)
+    mv   t1, t3
+    addi t2, t2, -1
+    j    1b
 
 .global start_second
 start_second:
@@ -113,14 +114,9 @@ user_trap:
 .section .data
 .balign 4096
 .global kernel_root
-.if {levels} == 4
 kernel_root:
-    .zero 4096
-.endif
-gigabyte_pages:
-.if {levels} == 3
-kernel_root:
-.endif
+    # The upper tables, one after the other.
+    .zero 4096 * ({levels} - 3)
     .zero 2048
     .set n, 0
 .rept 256

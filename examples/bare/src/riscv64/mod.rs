@@ -12,14 +12,16 @@ use freehold::platform::{Flush, Host, Pfn, Table, TableMemory};
 use freehold::prelude::*;
 use freehold_kit::{Processors, ShootCpu, Shootdown, SpaceCpus};
 
-#[cfg(feature = "sv48")]
+#[cfg(feature = "sv57")]
+pub type Format = freehold::platform::Sv57;
+#[cfg(all(feature = "sv48", not(feature = "sv57")))]
 pub type Format = freehold::platform::Sv48;
-#[cfg(not(feature = "sv48"))]
+#[cfg(not(any(feature = "sv48", feature = "sv57")))]
 pub type Format = freehold::platform::Sv39;
 const LEVELS: usize = <Format as freehold::platform::Format>::LEVELS;
 
-pub const NAME: &str = if LEVELS == 4 { "riscv64, Sv48" } else { "riscv64, Sv39" };
-/// The virtual address of the physical address 0. Fits the upper half of Sv39 and of Sv48.
+pub const NAME: &str = ["riscv64, Sv39", "riscv64, Sv48", "riscv64, Sv57"][LEVELS - 3];
+/// The virtual address of the physical address 0. Fits the upper half of every format.
 pub const DIRECT: u64 = 0xffff_ffc0_0000_0000;
 /// The end of the memory, as a physical address: QEMU's option `-m 128M`.
 pub const MEMORY_END: u64 = 0x8800_0000;
@@ -125,7 +127,7 @@ pub fn prepare_cpu(cpu: usize, hart: u64) {
     HARTS[cpu].store(hart, Relaxed);
     // SAFETY: the bits SPP and SPIE of sstatus choose user mode, and no interrupt in the kernel. SSIE of sie
     // permits interrupts of other CPUs in user mode.
-    unsafe { asm!("csrc sstatus, {}", "csrw sie, {}", in(reg) 0x120, in(reg) 1 << 1) };
+    unsafe { asm!("csrc sstatus, {}", "csrw sie, {}", "fence.i", in(reg) 0x120, in(reg) 1 << 1) };
 }
 
 /// Starts CPU 1.
@@ -178,8 +180,13 @@ pub fn now_ns() -> u64 {
     ticks * 100
 }
 
-/// Does nothing: each CPU executes `fence.i` when it loads a root, before a program can run a new page.
-pub fn publish_code(_page: *const u8) {}
+/// Makes earlier stores visible to instruction fetches of all CPUs.
+pub fn publish_code(_: Pfn, _: u64) {
+    // SAFETY: orders the stores before the call, and fetches of this CPU after the stores.
+    unsafe { asm!("fence rw, rw", "fence.i") };
+    // The mask's base -1 names all harts.
+    assert_eq!(firmware(0x5246_4e43, [0, u64::MAX, 0]), 0, "no remote fence");
+}
 
 static TLBS: Shootdown<{ crate::CPUS }> = Shootdown::new([const { ShootCpu::new() }; crate::CPUS]);
 
@@ -228,28 +235,39 @@ pub fn space_ending(mmu: &Mmu) {
     TLBS.end(cpu(), mmu, &Cpus);
 }
 
-fn load_root(root: u64) {
+/// Loads a root table. Translations have the number `asid`, of this hart only, except the kernel's.
+fn load_root(root: u64, asid: u64) {
     // SAFETY: the table contains the kernel's half.
-    unsafe { asm!("csrw satp, {}", "sfence.vma", "fence.i", in(reg) MODE | root) };
+    unsafe { asm!("csrw satp, {}", in(reg) MODE | asid << 44 | root) };
 }
 
-/// Loads the root table of an address space.
+/// Loads the root table of an address space. The number 0 belongs to the kernel's root table.
 pub fn enter(mmu: &Mmu) {
-    if TLBS.enter(cpu(), mmu).is_some() {
-        load_root(mmu.root().get());
+    if let Some(load) = TLBS.enter(cpu(), mmu) {
+        let asid = load.context as u64 + 1;
+        load_root(mmu.root().get(), asid);
+        if !load.keeps {
+            // SAFETY: removing translations is always correct.
+            unsafe { asm!("sfence.vma x0, {}", in(reg) asid) };
+        }
     }
 }
 
 /// Loads the kernel's root table.
 pub fn leave(mmu: &Mmu) {
     let table = &raw const kernel_root as u64 - DIRECT;
-    load_root(table / PAGE_SIZE);
+    load_root(table / PAGE_SIZE, 0);
     TLBS.leave(cpu(), mmu);
 }
 
 /// Removes translations from the TLBs of all CPUs.
 pub fn flush(mmu: &Mmu, what: &Flush) {
     TLBS.flush(cpu(), mmu, what, &Cpus);
+}
+
+/// Runs a walk of the tables that holds no lock, if this CPU runs the space: flushes then wait for the walk.
+pub fn walk_tables<R>(mmu: &Mmu, walk: impl FnOnce() -> R) -> Option<R> {
+    TLBS.runs(cpu(), mmu).then(walk)
 }
 
 /// Does the flushes that other CPUs have requested. Returns the interrupt.
