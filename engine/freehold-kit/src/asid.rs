@@ -47,7 +47,7 @@
 //! with which the CPU walks, or the walks of the CPU see the change.
 
 use freehold_sync::atomic::{
-    AtomicBool, AtomicU32, AtomicU64,
+    AtomicBool, AtomicU32, AtomicU64, CHECKED,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
     const_unless_loom, fence,
 };
@@ -160,8 +160,8 @@ impl<const CPUS: usize, const WORDS: usize> Asids<CPUS, WORDS> {
         }
     }
 
-    /// Number of ASIDs. Under loom as few as possible, so that few spaces cause a rollover.
-    const NUMBER: usize = if cfg!(loom) { CPUS + 2 } else { WORDS * WORD };
+    /// Number of ASIDs. Under a checker of schedules as few as possible, so that few spaces cause a rollover.
+    const NUMBER: usize = if CHECKED { CPUS + 2 } else { WORDS * WORD };
 
     /// Prepares the calling CPU to load the root of `space`, and returns how to load it. Interrupts are off,
     /// and the CPU stays the same until it has loaded the root. `relax` pauses briefly while another CPU

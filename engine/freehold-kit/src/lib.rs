@@ -9,12 +9,13 @@
 //! | [`asid`] | the identifiers of translations, if flushes are broadcast instructions | a call before each load of a root, and an instruction that flushes |
 //! | [`walkers`] | `Platform::walk_tables`, if flushes are broadcast instructions | a call in each flush that frees tables |
 //!
-//! All parts are plain memory without allocation, threads or clocks. A kernel keeps one value of each
-//! part, except [`account`], in a `static`. The comment at every atomic access names the access that it pairs with.
+//! All parts are plain memory without allocation, threads or clocks. A kernel keeps one value of each part,
+//! except [`account`], in a `static`. The comment at every atomic access names the access that it pairs with.
 //! loom checks the protocols over every interleaving (`tests/loom_kit`). `examples/embedding` of the
-//! repository, and of the package `freehold`, uses [`qsbr`] and [`shootdown`]. [`mask`] defines the sets of
-//! CPUs that [`shootdown`] uses. A further part of a platform gets a module here, a row in the table above,
-//! and a module in `tests/loom_kit`. `cargo xtask loom` runs these tests.
+//! repository, and of the package `freehold`, uses [`qsbr`] and [`shootdown`]; `examples/bare` uses [`asid`]
+//! and [`walkers`], too. [`mask`] defines the sets of CPUs that [`shootdown`] uses. A further part of a
+//! platform gets a module here, a row in the table above, and a module in `tests/loom_kit`. `cargo xtask
+//! loom` runs these tests.
 #![no_std]
 #![deny(unsafe_code)]
 

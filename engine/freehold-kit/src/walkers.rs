@@ -69,8 +69,8 @@ impl<const CPUS: usize> Walkers<CPUS> {
         let number = &self.cpus[cpu].0;
         let before = number.load(Relaxed);
         debug_assert!(before.is_multiple_of(2), "a walk begins inside another walk");
-        // Release: pairs with the acquire in `wait`. A task that waits for this CPU's earlier walk may find the
-        // number of this walk.
+        // Release: pairs with the acquire in `wait`. A task that waits for this CPU's earlier walk may find
+        // the number of this walk.
         number.store(before + 1, Release);
         // Pairs with the fence in `wait`: either `wait` finds the walk, or the walk sees that the table is
         // not linked any more.

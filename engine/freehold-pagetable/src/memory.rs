@@ -197,13 +197,13 @@ pub unsafe trait TableMemory: Host {
     fn table_meta(&self, pfn: Pfn) -> &TableMeta;
 
     /// Makes the contents of `frames` frames from `first` on visible to instruction fetches of all CPUs, in
-    /// every address space. Called before an entry permits fetches from these frames, and after the engine has
-    /// written to frames that an entry may permit fetches from. Only for formats without
+    /// every address space. Called before an entry permits fetches from these frames, and after the engine
+    /// has written to frames that an entry may permit fetches from. Only for formats without
     /// [`COHERENT_FETCH`](crate::Format::COHERENT_FETCH).
     ///
-    /// Called with the locks of tables held, so the function neither sleeps nor fails. A platform may remember
-    /// which frames were published, until it writes to the frame or allocates it again. Stores of programs
-    /// need not be published: a program that writes instructions makes them visible itself.
+    /// Called with the locks of tables held, so the function neither sleeps nor fails. A platform may
+    /// remember which frames were published, until it writes to the frame or allocates it again. Stores of
+    /// programs need not be published: a program that writes instructions makes them visible itself.
     ///
     /// # Panics
     /// The provided function panics.

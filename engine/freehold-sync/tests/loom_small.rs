@@ -1,5 +1,6 @@
-//! Tests of the spin lock, the mutex, the word lock, the sequence number of the mmap lock, and the grace
-//! periods of `LoomHost`, under all schedules and all orders that the memory model allows.
+//! Tests of the spin lock, the mutex, the word lock, the sequence number of the mmap lock, the end of counted
+//! objects, and the grace periods of `LoomHost`. loom tries all schedules and all orders that the memory model
+//! allows.
 //!
 //! The guarded value is a [`Watched`] cell, so loom reports an access that a lock does not order. The larger
 //! locks have files of their own: `loom_rwsem.rs`, `loom_gate.rs` and `loom_vma/`. To test another small lock
@@ -7,6 +8,7 @@
 #![cfg(loom)]
 
 use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
+use freehold_sync::counted::{Counted, Shared};
 use freehold_sync::testing::{LoomHost, model, model_bounded};
 use freehold_sync::{Host, MmapLock, Mutex, Rank, RawSpin, RcuHead, SpinLock, WordLock};
 use loom::cell::UnsafeCell;
@@ -254,5 +256,36 @@ fn grace_period_of_the_loom_host_waits_for_readers() {
         unsafe { LoomHost::rcu_defer(NonNull::new(object).unwrap().cast(), free) };
         LoomHost::rcu_barrier();
         reader.join().unwrap();
+    });
+}
+
+impl Shared for Watched {}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // loom reports a race if a use of the object is not over.
+        self.add();
+    }
+}
+
+impl Watched {
+    fn read(&self) -> u32 {
+        // SAFETY: loom checks that no thread writes at the same time.
+        self.0.with(|value| unsafe { *value })
+    }
+}
+
+#[test]
+fn counted_object_ends_after_every_use() {
+    model(|| {
+        let object = Counted::try_new(Watched::new()).unwrap();
+        let users: Vec<_> = (0..2)
+            .map(|_| {
+                let object = object.clone();
+                thread::spawn(move || assert_eq!(object.read(), 0))
+            })
+            .collect();
+        drop(object);
+        users.into_iter().for_each(|user| user.join().unwrap());
     });
 }

@@ -3,7 +3,8 @@
 //! `seals.rs` has the protocol, the table of the word's values, and the operations. This file has the atomic
 //! accesses. No increment or decrement may change the word while it is `DENIED`. The release in `leave` must
 //! pair with the acquire in `deny`, so that a store through a mapping happens before the seal.
-//! `write_seal_and_writable_mmap_exclude_each_other` in `tests/files/seals.rs` tests the race.
+//! `write_seal_and_writable_mmap_exclude_each_other` in `tests/files/seals.rs` tests the race, and
+//! `sealing_loom_tests.rs` the orders.
 
 use bitflags::bitflags;
 use freehold_sync::atomic::{
@@ -86,3 +87,7 @@ impl Sealing {
         self.writers.compare_exchange(0, DENIED, Acquire, Relaxed).is_ok()
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "sealing_loom_tests.rs"]
+mod loom_tests;

@@ -18,6 +18,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_sync::atomic::{
+    AtomicU32,
     Ordering::{Relaxed, Release},
     fence,
 };
@@ -25,16 +26,12 @@ use freehold_sync::atomic::{
 impl<P: Platform> AddressSpace<P> {
     /// Records that pages will be removed.
     pub(crate) fn begin_reaping(&self) {
-        // Relaxed: the fence orders this store before each removal. The fence pairs with the acquire load of
-        // an entry that was removed.
-        self.reaped.store(1, Relaxed);
-        fence(Release);
+        begin(&self.reaped);
     }
 
     /// Returns true once the removal of pages has begun.
     pub(crate) fn is_reaped(&self) -> bool {
-        // Relaxed: the caller has found an empty entry by an acquire load, or holds the mmap lock.
-        self.reaped.load(Relaxed) != 0
+        has_begun(&self.reaped)
     }
 
     /// Returns true if an empty entry of the VMA may stand for a page that was removed. The caller has found
@@ -45,8 +42,26 @@ impl<P: Platform> AddressSpace<P> {
     }
 }
 
+/// Sets the word. The caller removes entries afterwards.
+fn begin(reaped: &AtomicU32) {
+    // Relaxed: the fence orders this store before each removal. The fence pairs with the acquire load of an
+    // entry that was removed.
+    reaped.store(1, Relaxed);
+    fence(Release);
+}
+
+/// Returns true if the word is set.
+fn has_begun(reaped: &AtomicU32) -> bool {
+    // Relaxed: the caller has found an empty entry by an acquire load, or holds the mmap lock.
+    reaped.load(Relaxed) != 0
+}
+
 /// Returns true if the pages of the VMA belong to the process alone.
 #[cold]
 pub(crate) fn loses_pages<P: Platform>(vma: &Vma<P>) -> bool {
     !vma.flags().intersects(VmFlags::SHARED | VmFlags::HUGETLB | VmFlags::SPECIAL)
 }
+
+#[cfg(all(test, loom))]
+#[path = "reaped_loom_tests.rs"]
+mod loom_tests;

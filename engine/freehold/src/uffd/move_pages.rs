@@ -38,10 +38,7 @@ use crate::{
 };
 use bitflags::bitflags;
 use freehold_pagetable::{Kind, Level, MarkerKind, Pte, PteFlags, PteGuard, VaRange};
-use freehold_sync::{
-    Sleepers,
-    atomic::{Ordering::SeqCst, fence},
-};
+use freehold_sync::Sleepers;
 use freehold_vmspace::{AnonPage, MigrationEntry, UserRange, VmGather};
 
 /// Number of pages moved in one hold of the locks.
@@ -361,9 +358,8 @@ impl<'m, P: Platform> Mover<'m, P> {
             return Err(Obstacle::Wait(pfn));
         };
         let old = tables.source.take(from, gather);
-        // A task that takes a reference without a lock raises the count and then checks that the entry is
-        // unchanged. With the fences on both sides, at least one of the two tasks notices the other.
-        fence(SeqCst);
+        // A task that takes a reference to an exclusive page holds the lock of this table or of the frame.
+        // This task holds both. A lookup in a swap cache takes no lock, but a cache has a reference, too.
         let alone = frame.refs() == 1;
         if alone {
             frame.set_rmap(page);

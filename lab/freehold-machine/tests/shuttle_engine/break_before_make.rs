@@ -3,9 +3,9 @@
 //!
 //! The code under test is `LeafGuard::close` of `freehold-pagetable`, and `huge.rs` and `zap.rs` of
 //! `freehold-vmspace`. CPU 1 holds translations of the memory that CPU 0 discards, and does not access it
-//! again. A third thread faults meanwhile. The oracles of the machine panic if the tables have an entry of
-//! another size before the flush. The helpers of `scene.rs` use a format that permits this, so this file
-//! builds its own machine. `engine/freehold/tests/huge/break_before_make.rs` has the cases without
+//! again. A third thread faults during the discard. The oracles of the machine panic if the tables have an
+//! entry of another size before the flush. The helpers of `scene.rs` use a format that permits this, so this
+//! file builds its own machine. `engine/freehold/tests/huge/break_before_make.rs` has the cases without
 //! concurrency.
 
 use crate::{
