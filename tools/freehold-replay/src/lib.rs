@@ -179,10 +179,13 @@ impl Replay {
         self.waits.segment(segment, logs, begun);
         self.tasks.adopt(&self.world);
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        for Frozen { line, task, snapshot } in &segment.frozen {
+        for Frozen { line, task, snapshot, samples } in &segment.frozen {
             if let Some(image) = self.tasks.image(*task) {
                 let compared = compare::compare(&self.world, image, snapshot);
                 compare::report(&mut self.found[0], *task, snapshot, *line, compared);
+                if let Some(every) = samples {
+                    short::add_sample(&self.world, &mut self.cpus[0], image, snapshot, *every);
+                }
             }
         }
         Ok(())

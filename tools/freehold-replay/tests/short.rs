@@ -177,3 +177,19 @@ fn hot_pages_are_those_of_the_last_second() {
         assert!(hot == PAGES / 2 && kept > 0 && kept < hot, "{kept} of {hot}");
     }
 }
+
+#[test]
+fn sampled_accesses_bring_pages_back() {
+    let frozen = end(PAGES).replace("@ 1 exit", "@ 2 freeze");
+    let snapshots = format!("{frozen}{}", end(PAGES));
+    let events = |setting: &str| format!("{setting}{}2000000000 0 1 S 2 freeze 1\n", faults(100, 10, 6));
+    for memory in halves() {
+        let with = run(&events("# machine accesses 1000000000\n"), &snapshots, memory, false);
+        is_as_linux(&with);
+        let figures_with = figures(&with);
+        assert!(figures_with.swap_ins >= PAGES / 2, "{figures_with:?}");
+        let without = run(&events(""), &snapshots, memory, false);
+        is_as_linux(&without);
+        assert_eq!(figures(&without).swap_ins, 0, "no fault was recorded");
+    }
+}

@@ -158,6 +158,11 @@ impl Recording {
         matches!(self.events, Events::Trace(3.., _))
     }
 
+    /// Returns the interval in nanoseconds at which the recorder has sampled accesses. `None` if it has not.
+    pub fn sampled_every(&self) -> Option<u64> {
+        self.machine("accesses")?.parse().ok()
+    }
+
     /// Returns a setting of the recorded machine, if the recording contains it.
     pub fn machine(&self, name: &str) -> Option<&str> {
         match &self.events {

@@ -23,6 +23,8 @@ const MADV_FREE: u64 = 8;
 pub(in super::super) struct Heat {
     /// Times in the recording, and page numbers, in the order of the replay.
     accesses: Mutex<VecDeque<(u64, u64)>>,
+    /// The pages that the last sample of accesses was taken to mean.
+    pub(super) sample: Mutex<BTreeSet<u64>>,
     /// The pages that the program has freed lazily, which may go without a write.
     lazy: Mutex<Vec<Range<u64>>>,
 }
@@ -35,6 +37,11 @@ impl Heat {
             accesses.pop_front();
         }
         accesses.push_back((time, address / PAGE));
+    }
+
+    /// Returns the numbers of the pages with recorded accesses since this time, at most [`HOT`] ago.
+    pub(super) fn accessed_since(&self, time: u64) -> BTreeSet<u64> {
+        lock(&self.accesses).iter().filter(|(then, _)| *then >= time).map(|(_, page)| *page).collect()
     }
 
     /// Records the pages that a call frees lazily.

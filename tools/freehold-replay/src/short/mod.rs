@@ -18,10 +18,12 @@
 
 mod device;
 mod heat;
+mod sample;
 mod step;
 
 pub(super) use device::{Stored, SwapFile};
 pub(super) use heat::Heat;
+pub(super) use sample::add_sample;
 pub(super) use step::{add_fault, begin_step, waited};
 
 use super::workers::lock;

@@ -23,7 +23,7 @@ pub(in super::super) fn begin_step(world: &World, cpu: &mut Cpu<X86_4>, task: &T
 
 impl ShortMemory {
     /// Adds the hot pages of an address space at `time`, and the number of those that are in memory.
-    fn look(&self, image: &Image, time: u64) {
+    pub(super) fn look(&self, image: &Image, time: u64) {
         self.looked(image.heat.look(image.process(), time));
     }
 }

@@ -194,7 +194,10 @@ impl Planner {
             Why::Freeze => {
                 let member = self.processes.members.get(&process).and_then(|tasks| tasks.first().copied());
                 match member.filter(|&task| self.processes.is_shown(task)) {
-                    Some(task) => self.builder.segment.frozen.push(Frozen { line, task, snapshot }),
+                    Some(task) => {
+                        let samples = self.recording.sampled_every();
+                        self.builder.segment.frozen.push(Frozen { line, task, snapshot, samples });
+                    }
                     None => self.aside(self.processes.unknown_space(task)),
                 }
             }

@@ -36,6 +36,8 @@ pub struct Frozen {
     pub task: u32,
     /// The kernel's snapshot of the process.
     pub snapshot: Snapshot,
+    /// The interval in nanoseconds at which accesses were sampled. `None` if they were not.
+    pub samples: Option<u64>,
 }
 
 /// The steps of one task in a segment.
