@@ -2,7 +2,7 @@
 //!
 //! A test of one page by the reverse map costs a lookup of its home and of its page table. Neighbours in the
 //! table are often used together, so `freehold` ages them in one walk: around a page that was accessed
-//! (`rmap/entries.rs`), and for whole address spaces that ran (`reclaim/aging.rs`).
+//! (`rmap/entries.rs`), and for whole address spaces that ran (`call/age_pages.rs`).
 //!
 //! Nothing is flushed; see `Engine::referenced`. Listeners keep their accessed bits, which a test of the page
 //! finds. `reclaim` in the tests of `freehold` tests this file.

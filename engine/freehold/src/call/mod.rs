@@ -3,8 +3,9 @@
 //! Each call decodes its arguments and acquires the right that it needs (`space/locking.rs`). It then uses
 //! the operations of the layers below: changes (`space/change/`), faults (`fault/`), huge pages (`hugetlb/`).
 //! The section *Locks* of a public call names its locks. Most files bear the name of their call. `exit.rs`
-//! also empties a space for exec, `ksm.rs` has PR_SET_MEMORY_MERGE, `swap_off.rs` empties a swap device, and
-//! `special.rs` installs the vdso and similar mappings. `report/` has mincore and the data of /proc files.
+//! also empties a space for exec, `age_pages.rs` ages pages for reclaim, `ksm.rs` has PR_SET_MEMORY_MERGE,
+//! `swap_off.rs` empties a swap device, and `special.rs` installs the vdso and similar mappings. `report/`
+//! has mincore and the data of /proc files.
 //!
 //! A call makes its checks in Linux's order, because a program can observe which of two errors the call
 //! returns. The model (`lab/freehold-model/src/model`) has most calls and their order of checks. Random calls
@@ -16,6 +17,7 @@
 //! each allocation of each public call fail, and checks the state that the call leaves. Without an entry in
 //! `tests/sweep/ops`, the test `every_public_call_is_swept_or_exempt_for_a_reason` fails.
 
+mod age_pages;
 mod brk;
 mod exit;
 mod fork;
@@ -37,6 +39,7 @@ mod special;
 mod stack_move;
 mod swap_off;
 
+pub use age_pages::AgedPages;
 pub use madvise::Advice;
 pub use mlock::{LockAllFlags, LockFlags};
 pub use mremap::RemapFlags;

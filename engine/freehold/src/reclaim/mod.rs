@@ -7,10 +7,11 @@
 //! | --- | --- |
 //! | of a file, clean | its entries are removed by the reverse map, and it leaves the cache |
 //! | of a file, dirty | its entries are removed, and a write begins; it goes in a later visit |
-//! | freed lazily (MADV_FREE) and not written since, droppable memory | its entry is removed, and its contents are lost |
-//! | anonymous | its entries become swap entries, and a write to a swap device begins; it goes when the write ends |
+//! | freed lazily (MADV_FREE) and not written since, droppable memory | its entry is removed, and its
+//! contents are lost | | anonymous | its entries become swap entries, and a write to a swap device begins; it
+//! goes when the write ends |
 //! | anonymous and full of zeroes | its entries become entries of the zero page |
-//! | shared memory, private copies of pages of files | stays |
+//! | of shared memory | its entries are removed, its file names a swap slot, and a write begins |
 //! | locked, pinned, secret, of a pool, or a frame of storage | stays |
 //!
 //! A page has no place in a list. Its age is in the record of its frame, and a fault sets it by the store
@@ -24,8 +25,8 @@
 //!
 //! `state/` has the policies; a new policy is a file there. `sweep.rs` visits frames, `evict.rs` takes pages
 //! away, and `batch.rs` unmaps pages with one flush for each address space. `swap_out.rs` swaps pages out,
-//! and `drop_swapped.rs` drops pages from the swap cache. `tests/reclaim/` and `tests/swapped/` have the
-//! tests.
+//! `drop_swapped.rs` drops pages from the swap cache. `call/age_pages.rs` ages pages by walks of page tables.
+//! `tests/reclaim/` and `tests/swapped/` have the tests.
 
 mod batch;
 mod drop_swapped;

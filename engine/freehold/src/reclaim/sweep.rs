@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Pfn, engine::Engine, platform::Platform};
 use core::{fmt, ops::Range};
-use freehold_vmspace::{RssKind, UserRange, VmSpace, frame::age::Glance};
+use freehold_vmspace::{UserRange, VmSpace, frame::age::Glance};
 
 /// Default of [`ReclaimRequest::visits`], as a multiple of the frames of memory. A call with a larger limit
 /// also ends if it has visited so many frames since the last page that became free.
@@ -199,7 +199,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
                 continue;
             }
             let Some(glance) = self.engine.platform().frame(pfn).glance() else { continue };
-            let kind = kind_of(glance.kind);
+            let kind = PageKind::of(glance.kind);
             if !self.may_go(kind, glance) || self.request.only.is_some_and(|only| !only(pfn)) {
                 continue;
             }
@@ -251,7 +251,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
     fn look_around(&self, vm: &VmSpace<P>, around: UserRange) {
         let policy = self.engine.files().reclaim.policy();
         if policy.walks() {
-            vm.age_young(around, |kind, age| policy.walked(kind_of(kind), Age::of(age)).byte());
+            vm.age_young(around, |kind, age| policy.walked(PageKind::of(kind), Age::of(age)).byte());
         }
     }
 
@@ -296,13 +296,4 @@ fn set_age<P: Platform>(engine: &Engine<P>, pfn: Pfn, age: Age) -> Age {
         frame.set_age(glance, age.byte());
     }
     age
-}
-
-/// Returns the kind of a page for policies.
-fn kind_of(kind: RssKind) -> PageKind {
-    match kind {
-        RssKind::Anon => PageKind::Anonymous,
-        RssKind::Shmem => PageKind::Shared,
-        _ => PageKind::File,
-    }
 }

@@ -231,6 +231,8 @@ pub struct AddressSpace<P: Platform> {
     contention: WriteContention,
     /// The last windows of readahead from swap devices. Hints, read and written without a lock.
     pub(crate) swap_windows: SwapWindows,
+    /// True if a thread of the space may have run since the last walk that ages pages. A hint without a lock.
+    pub(crate) ran: AtomicBool,
     /// Sizes and fault counts, read without a lock. Writers change the sizes; see
     /// [`counters`](state::counters).
     pub(crate) counters: Counters<P>,
@@ -322,6 +324,7 @@ impl<P: Platform> AddressSpace<P> {
             closings: Closings::new(),
             contention: WriteContention::new(),
             swap_windows: SwapWindows::new(),
+            ran: AtomicBool::new(true),
             counters,
             limits: LiveLimits::new(&config.limits),
             mdwe: AtomicU32::new(config.mdwe.bits()),

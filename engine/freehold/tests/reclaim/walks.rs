@@ -77,3 +77,67 @@ fn walk_around_a_page_stays_in_its_vma() {
     drop((file, process, cpu));
     world.end();
 }
+
+#[test]
+fn walk_of_a_space_finds_the_accessed_pages() {
+    let walks: &'static Walks = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(walks));
+    for locking in Locking::ALL {
+        let (file, process) = (world.file(8), world.process(locking));
+        process.mmap(BASE, 8 * PAGE, R, MapFlags::SHARED | MapFlags::FIXED, Some(&file), 0).unwrap();
+        let (private, locked) = (BASE + 16 * PAGE, BASE + 32 * PAGE);
+        let mut cpu = world.machine.cpu(0);
+        for at in [private, locked] {
+            anon(&process, at, 4);
+            fill(&process, &mut cpu, at, 4, 1);
+        }
+        process.mlock(locked, 4 * PAGE).unwrap();
+        process.load::<u64>(&mut cpu, BASE).unwrap();
+        let first = process.age_pages(0, u64::MAX);
+        assert_eq!((first.next, first.accessed, walks.take()), (None, 5, [4, 0, 1]));
+        // No thread ran since then, as far as the embedder has said.
+        let flushed = |process: &Process, cpu: &mut Vcpu| {
+            [Prot::empty(), RW]
+                .into_iter()
+                .for_each(|prot| process.mprotect(private, 4 * PAGE, prot).unwrap());
+            process.load::<u64>(cpu, private).unwrap();
+        };
+        flushed(&process, &mut cpu);
+        assert_eq!(process.age_pages(0, u64::MAX).accessed, 0);
+        process.note_ran();
+        assert_eq!((process.age_pages(0, u64::MAX).accessed, walks.take()), (1, [1, 0, 0]));
+        drop((file, process, cpu));
+    }
+    world.end();
+}
+
+#[test]
+fn walk_of_a_space_is_bounded_and_waits_for_no_lock() {
+    let walks: &'static Walks = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(walks));
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    anon(&process, BASE, 8);
+    fill(&process, &mut cpu, BASE, 8, 1);
+    let part = process.age_pages(0, 3);
+    assert_eq!((part.next, part.accessed), (Some(BASE + 3 * PAGE), 3));
+    let writer = process.space().write();
+    let stopped = process.age_pages(BASE + 3 * PAGE, 3);
+    drop(writer);
+    assert_eq!((stopped.next, stopped.accessed), (None, 0));
+    assert_eq!(process.age_pages(BASE + 3 * PAGE, u64::MAX).accessed, 5);
+    drop((process, cpu));
+    world.end();
+}
+
+#[test]
+fn walk_does_nothing_for_a_policy_without_walks() {
+    let world = with(ReclaimPolicy::Clock);
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    anon(&process, BASE, 2);
+    fill(&process, &mut cpu, BASE, 2, 1);
+    assert_eq!(process.age_pages(0, u64::MAX).accessed, 0);
+    drop((process, cpu));
+    world.end();
+}

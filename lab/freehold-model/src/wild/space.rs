@@ -236,7 +236,10 @@ fn reported(stage: &mut Stage, v: &mut Values<'_>) -> bool {
         11 => space.set_arguments(&Arguments { args: v.range(), env: v.range() }).is_ok(),
         12 => match v.below(5) {
             0 => space.clear_soft_dirty().is_ok(),
-            3 => space.drop_discardable() > 0,
+            3 => {
+                space.note_ran();
+                space.age_pages(addr, v.pages()).accessed > 0 || space.drop_discardable() > 0
+            }
             // A space whose pages were removed cannot be used any more.
             4 => space.fork().is_ok_and(|child| child.reap().is_ok()),
             1 => {

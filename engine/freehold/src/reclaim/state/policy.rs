@@ -11,6 +11,7 @@
 //! [`old`](Policy::old) and [`walked`](Policy::walked).
 
 use core::fmt;
+use freehold_vmspace::RssKind;
 
 /// The kind of a page, for reclaim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +28,15 @@ pub enum PageKind {
 impl PageKind {
     /// Number of kinds.
     pub const COUNT: usize = 3;
+
+    /// Returns the kind of pages that a mapping counts as this kind.
+    pub(crate) fn of(kind: RssKind) -> Self {
+        match kind {
+            RssKind::Anon => PageKind::Anonymous,
+            RssKind::Shmem => PageKind::Shared,
+            _ => PageKind::File,
+        }
+    }
 }
 
 /// The age of a page: a number from 0 to 15, which the policy gives to the page. [`NEW`](Self::NEW) is the

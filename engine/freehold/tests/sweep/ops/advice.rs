@@ -37,6 +37,8 @@ pub const OPS: &[Op] = &[
     advice!(PageOut).needs_nothing(),
     op("AddressSpace::drop_discardable", "drop_discardable", |s| Ok(s.process.drop_discardable()))
         .needs_nothing(),
+    op("AddressSpace::age_pages", "age_pages", |s| Ok(s.process.age_pages(0, u64::MAX).accessed))
+        .needs_nothing(),
     op("AddressSpace::reap", "reap", |s| s.process.reap().map_or(Err(Errno::EINTR), |()| Ok(0)))
         .leaves(Left::Pages),
     advice!(PopulateRead),
