@@ -7,6 +7,7 @@
 //! - `cargo xtask plain`, `loom`, `shuttle` and `sim` each run one part of the tests.
 //! - `cargo xtask formats` runs the engine's tests on every other format of page tables, or on the named
 //!   formats.
+//! - `cargo xtask granules` runs the tests of page sizes with pages of 16 KiB and 64 KiB.
 //! - `cargo xtask replay` replays every available recording on every design, with ten seeds each, and prints
 //!   a line for each.
 //! - `cargo xtask simulate` runs the experiments on simulated machines. `cargo xtask simulate replay` runs a
@@ -38,6 +39,7 @@ use xtask::{
 
 const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | shuttle | sim | replay
        cargo xtask formats [NAME...]
+       cargo xtask granules
        cargo xtask mutants [--no-baseline] [PART OF A NAME...] | mutants --table
        cargo xtask simulate [EXPERIMENT...] [--machine NAME] [--set SECTION.KEY=VALUE]... [--cpus N,N,...]
                             [--locking CHOICES] [--seed N] [--at-most MIB] [--turn MICROSECONDS]
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         ["shuttle"] => suite::run(SHUTTLE, Effort::Full),
         ["sim"] => suite::run(SIM, Effort::Full),
         ["formats", names @ ..] => formats(names),
+        ["granules"] => granules(),
         ["simulate", "replay", rest @ ..] => simulate("freehold-replay", "simulate_replay", rest),
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["size"] => size::run(),
@@ -135,6 +138,24 @@ fn formats(names: &[&str]) -> Result<(), String> {
     }
     let named = |suite: &Suite| names.is_empty() || suite.format.is_some_and(|name| names.contains(&name));
     suite::run(&all.into_iter().filter(named).collect::<Vec<_>>(), Effort::Full)
+}
+
+/// Runs the tests of page sizes in a build for each larger page size.
+fn granules() -> Result<(), String> {
+    for size in ["16k", "64k"] {
+        println!("== begins: pages of Arm: {size}");
+        let args = ["test", "--quiet", "--package", "freehold-machine-tests", "--test", "granule"];
+        let mut cargo = Build::Plain.cargo(&args, None);
+        let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+        let choice = format!("{flags} --cfg granule=\"{size}\" --cfg machine_format=\"aarch64\"");
+        cargo.env("RUSTFLAGS", choice.trim()).args(["--target-dir", "target/formats"]);
+        match cargo.status() {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("the tests with pages of {size} failed ({status})")),
+            Err(error) => return Err(format!("cannot start cargo: {error}")),
+        }
+    }
+    Ok(())
 }
 
 /// Runs a program in virtual time.

@@ -9,11 +9,11 @@
 //! the numbers of existing frames are small. A function that can panic documents the condition.
 //! `tests/format.rs` tests the sizes of the levels.
 
-use crate::format::table_bits::TABLE_BITS;
+use crate::format::table_bits::{self, TABLE_BITS};
 use core::fmt;
 
 /// The base-2 logarithm of [`PAGE_SIZE`].
-pub const PAGE_SHIFT: u32 = 12;
+pub const PAGE_SHIFT: u32 = table_bits::PAGE_SHIFT;
 /// Number of bytes in the smallest page.
 pub const PAGE_SIZE: u64 = 1 << PAGE_SHIFT;
 /// Mask of the address bits inside a page.

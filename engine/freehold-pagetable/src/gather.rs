@@ -39,7 +39,7 @@
 
 #![expect(unsafe_code, reason = "frees tables that no entry points to")]
 
-use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::table::StaleTranslations;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
@@ -189,6 +189,10 @@ impl Default for GatherState {
 /// The range of a gather whose changes were not announced.
 const NOTHING: VaRange = VaRange::of(0, 0);
 
+/// Number of frames that a gather holds before it must flush, unless its type says otherwise: room for one
+/// table, in 8 bytes for each frame.
+pub const GATHER_FRAMES: usize = if ENTRIES > 512 { ENTRIES } else { 512 };
+
 /// Maximum number of tables that most gathers hold before they must flush.
 const MAX_TABLES: usize = 32;
 
@@ -201,7 +205,7 @@ const MAX_TABLES: usize = 32;
 /// A gather must be [finished](Gather::finish). Dropping a gather with pending work panics in test builds,
 /// and does the work in other builds.
 #[must_use = "a gather has pending work until it is finished"]
-pub struct Gather<'a, T: Tlb, const FRAMES: usize = 512, const TABLES: usize = MAX_TABLES> {
+pub struct Gather<'a, T: Tlb, const FRAMES: usize = GATHER_FRAMES, const TABLES: usize = MAX_TABLES> {
     tlb: &'a T,
     /// The count of gathers. `None` if no other gather can touch the range.
     state: Option<&'a GatherState>,

@@ -110,7 +110,7 @@ pub use format::{
     Aarch64, Aarch64NoHafdbs, Format, Kind, MarkerKind, PAYLOAD_BITS, Pte, PteFlags, Riscv64, Sv39, Sv48,
     Sv57, X86, X86_4, X86_5, table_bits::TABLE_BITS,
 };
-pub use gather::{Flush, Gather, GatherState, Tlb, UnmappedFrame};
+pub use gather::{Flush, GATHER_FRAMES, Gather, GatherState, Tlb, UnmappedFrame};
 pub use hardware_walk::{Access, FaultCode, PkeyRights, Rights, Translation, WalkFault, hw_walk};
 pub use leaf::LeafGuard;
 pub use memory::{OutOfTables, Table, TableMemory, TableMeta};

@@ -8,6 +8,7 @@
 //! `tests/common/mod.rs` has a small implementation.
 
 use crate::addr::{ENTRIES, Pfn};
+use crate::format::table_bits::PageAligned;
 use core::fmt;
 use freehold_sync::atomic::{AtomicU32, AtomicU64, Ordering, announce};
 use freehold_sync::{Host, RawSpin};
@@ -39,8 +40,9 @@ impl core::error::Error for OutOfTables {}
 /// One table, as the hardware reads it: a page of entries, aligned to its size. All bytes zero is an empty
 /// table. So a platform may cast any zeroed frame to a table, as long as all other accesses to that frame are
 /// atomic too.
-#[repr(C, align(4096))]
+#[repr(C)]
 pub struct Table {
+    align: [PageAligned; 0],
     /// The entries. Written by the rules of the [crate's protocol](crate#writers-of-an-entry). The hardware
     /// also writes here, to set accessed and dirty bits.
     entries: [AtomicU64; ENTRIES],
@@ -49,7 +51,7 @@ pub struct Table {
 impl Table {
     /// Returns an empty table.
     pub fn new() -> Self {
-        Table { entries: core::array::from_fn(|_| AtomicU64::new(0)) }
+        Table { align: [], entries: core::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     /// Registers tables with the simulation (`cfg(sim)`), whose report then names them. Does nothing in other

@@ -8,7 +8,7 @@
 //! linked; the [crate's protocol](crate#the-protocol) says which locks suffice. `tests/tables.rs` tests this
 //! file with one thread, and `tests/loom.rs` tests concurrent installs.
 
-use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{ENTRIES, Level, PAGE_SHIFT, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte};
 use crate::memory::{OutOfTables, TableMemory, alloc_table};
 use crate::table::{EntryTable, PmdTable, PteGuard, PteTable, PudTable};
@@ -55,12 +55,21 @@ pub struct PageTable<F, M> {
     format: PhantomData<(F, fn() -> M)>,
 }
 
+/// Returns true if the page size of this build is among `shifts`.
+const fn has_page_size(shifts: &[u32]) -> bool {
+    match shifts {
+        [] => false,
+        [first, rest @ ..] => *first == PAGE_SHIFT || has_page_size(rest),
+    }
+}
+
 impl<F: Format, M: TableMemory> PageTable<F, M> {
     /// Returns the tables of an address space without mappings: one root table.
     ///
     /// # Errors
     /// Fails with [`OutOfTables`] if there is no memory for the root table.
     pub fn new(memory: &M) -> Result<Self, OutOfTables> {
+        const { assert!(has_page_size(F::PAGE_SHIFTS), "the format has no pages of this size") };
         Ok(PageTable { root: alloc_table(memory, None)?, format: PhantomData })
     }
 

@@ -20,8 +20,9 @@ use alloc::{sync::Arc, vec::Vec};
 use core::mem::ManuallyDrop;
 use core::ops::ControlFlow;
 use freehold_pagetable::{
-    Flush, Format, Gather, GatherState, LargeLeafPolicy, LeafGuard, Level, OutOfTables, PageTable, PmdTable,
-    Pte, PteGuard, PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame, VaRange, Visitor, Walked,
+    Flush, Format, GATHER_FRAMES, Gather, GatherState, LargeLeafPolicy, LeafGuard, Level, OutOfTables,
+    PageTable, PmdTable, Pte, PteGuard, PteTable, PudTable, TableCount, TableError, Tlb, UnmappedFrame,
+    VaRange, Visitor, Walked,
 };
 use freehold_sync::counted::Counted;
 
@@ -60,7 +61,7 @@ impl<P: Platform> Tlb for SpaceTlb<P> {
 }
 
 /// A gather for changes of a space's entries. Without a buffer, a gather holds at most `FRAMES` frames.
-pub type VmGather<'v, P, const FRAMES: usize = 512> = Gather<'v, SpaceTlb<P>, FRAMES>;
+pub type VmGather<'v, P, const FRAMES: usize = GATHER_FRAMES> = Gather<'v, SpaceTlb<P>, FRAMES>;
 
 /// A gather for changes of entries of pages to which the caller has references.
 pub type BatchGather<'v, P> = Gather<'v, SpaceTlb<P>, 0, 0>;

@@ -34,7 +34,7 @@ use std::sync::{Arc, Weak};
 const FRAME_BASE: u64 = 1 << 18;
 /// Number of the first table. The number is far from the numbers of frames, so that frames and tables are
 /// never confused. Every format has enough bits for the number.
-const TABLE_BASE: u64 = 1 << 35;
+const TABLE_BASE: u64 = 1 << if PAGE_SIZE == 4096 { 35 } else { 31 };
 
 /// Number of the next machine of this process. The number distinguishes a thread's CPU from CPUs of other
 /// machines.

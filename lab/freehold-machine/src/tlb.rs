@@ -30,8 +30,9 @@ const LARGE: usize = 32;
 const WALKS_PER_LEVEL: usize = 16;
 /// Number of pages that are cached as invalid.
 const INVALID: usize = 16;
-/// Number of levels of tables that a walk entry can lead to: with five levels, all except the root.
-const WALK_LEVELS: usize = 4;
+/// Number of levels of tables that a walk entry can lead to: with five levels (three with larger pages), all
+/// except the root.
+const WALK_LEVELS: usize = if PAGE_SHIFT == 12 { 4 } else { 2 };
 const WALKS: usize = WALKS_PER_LEVEL * WALK_LEVELS;
 const _: () = assert!(SETS <= 64 && WALKS <= 64, "one word records which are filled");
 

@@ -1,8 +1,14 @@
 //! Entries of Arm, as in the Arm Architecture Reference Manual for A-profile (DDI 0487), section D8.3
-//! ("Translation table descriptor formats"): VMSAv8-64, stage 1, granule of 4 KiB, 48-bit addresses, and the
-//! checks of the processor at each level of a walk ([`Format::hardware_step`]).
+//! ("Translation table descriptor formats"): VMSAv8-64, stage 1, and the checks of the processor at each
+//! level of a walk ([`Format::hardware_step`]). Output addresses have 48 bits.
 //!
-//! The tables are those of TTBR0, so all addresses below 2^48 belong to user space. An entry with bit 0 clear
+//! | granule | levels | addresses | leaves |
+//! | --- | --- | --- | --- |
+//! | 4 KiB | 4 | 48 bits | 4 KiB, 2 MiB, 1 GiB |
+//! | 16 KiB | 3 | 47 bits | 16 KiB, 32 MiB |
+//! | 64 KiB | 3 | 48 bits, the root has 64 entries | 64 KiB, 512 MiB |
+//!
+//! The tables are those of TTBR0, so all addresses belong to user space. An entry with bit 0 clear
 //! is free for software, except that the word zero is the empty slot. So bit 0 is clear in markers and in
 //! leaves without access. `tests/aarch64.rs` checks the encoding bit by bit, and the faults of each step.
 //!
@@ -16,7 +22,7 @@
 //! | 8, 9 | SH: 3, inner shareable | 0 | 0 |
 //! | 10 | AF, accessed | 0 | 0 |
 //! | 11 | nG, not global; with bit 0 clear: a leaf without access | 0 | 0 |
-//! | 12 to 47 | frame | frame | payload, from bit 12 |
+//! | 12 to 47 | frame; bits below the size of a page are 0 | frame | payload, from bit 12 |
 //! | 48 to 50 | 0 | 0 | |
 //! | 51 | DBM, write permission of the leaf | 0 | |
 //! | 52 | Contiguous, 0 | 0 | |
@@ -48,9 +54,10 @@ const READ_ONLY: u64 = 1 << 7;
 const INNER_SHAREABLE: u64 = 3 << 8;
 const AF: u64 = 1 << 10;
 const NG: u64 = 1 << 11;
-const FRAME: u64 = ((1 << 48) - 1) & !((1 << 12) - 1);
-/// Bits 48 and 49 are reserved with 48-bit output addresses; bit 50 is GP, which is 0 here.
-const RESERVED: u64 = 3 << 48;
+const FRAME: u64 = ((1 << 48) - 1) & !((1 << PAGE_SHIFT) - 1);
+/// Bits 48 and 49 are reserved with 48-bit output addresses, and so are the bits below the frame; bit 50 is
+/// GP, which is 0 here.
+const RESERVED: u64 = 3 << 48 | ((1 << PAGE_SHIFT) - (1 << 12));
 const DBM: u64 = 1 << 51;
 const PXN: u64 = 1 << 53;
 const UXN: u64 = 1 << 54;
@@ -67,7 +74,7 @@ const KIND_SHIFT: u32 = 2;
 const KIND: u64 = 0x1f << KIND_SHIFT;
 const PAYLOAD_SHIFT: u32 = 12;
 
-/// Arm with four levels of tables: granule of 4 KiB, 48-bit addresses.
+/// Arm, with the granule of this build.
 ///
 /// `HAFDBS` is the field of that name in ID_AA64MMFR1_EL1, limited to the features that the kernel turns on
 /// (TCR_EL1.HA and HD): 0 if software sets accessed and dirty bits, 1 if the hardware sets accessed bits, 2
@@ -104,8 +111,9 @@ fn bits(flags: PteFlags) -> u64 {
 }
 
 impl<const HAFDBS: u8> Format for Aarch64<HAFDBS> {
-    const LEVELS: usize = 4;
-    const MAX_LEAF: Level = Level::Pud;
+    const PAGE_SHIFTS: &'static [u32] = &[12, 14, 16];
+    const LEVELS: usize = if PAGE_SHIFT == 12 { 4 } else { 3 };
+    const MAX_LEAF: Level = if PAGE_SHIFT == 12 { Level::Pud } else { Level::Pmd };
     const PFN_BITS: u32 = 48 - PAGE_SHIFT;
     const FLAGS: PteFlags = PteFlags::all().difference(PteFlags::PKEY);
     const HARDWARE_FLAGS: PteFlags = match HAFDBS {
@@ -115,7 +123,10 @@ impl<const HAFDBS: u8> Format for Aarch64<HAFDBS> {
     };
     const BREAK_BEFORE_MAKE: bool = true;
     const COHERENT_FETCH: bool = false;
-    const USER_END: u64 = 1 << (Level::P4d.shift() + super::table_bits::TABLE_BITS);
+    const USER_END: u64 = {
+        let bits = Self::ROOT.shift() + super::table_bits::TABLE_BITS;
+        1 << if bits < 48 { bits } else { 48 }
+    };
     const MAP_WINDOW_END: u64 = Self::USER_END;
 
     #[inline]
@@ -226,7 +237,7 @@ impl<const HAFDBS: u8> Format for Aarch64<HAFDBS> {
             rights.exec &= raw & if access.user { UXN_TABLE } else { PXN_TABLE } == 0;
             return Ok(raw);
         }
-        // A block has no level above 1 GiB, and its frame is aligned.
+        // No block is larger than a leaf of `MAX_LEAF`, and the frame of a block is aligned.
         if level > Self::MAX_LEAF || !Self::pfn(raw).is_aligned(level) || raw & RESERVED != 0 {
             return fault;
         }

@@ -140,8 +140,8 @@ pub const PAYLOAD_BITS: u32 = 50;
 
 /// The encoding of entries on a machine. All functions are pure and meant to be inlined.
 ///
-/// The word zero is the empty slot in every format, so a zeroed table is an empty table. Pages have 4 KiB and
-/// tables have 512 entries of 64 bits in every format.
+/// The word zero is the empty slot in every format, so a zeroed table is an empty table. Entries have 64
+/// bits, and a table is as large as a page: 512 entries with pages of 4 KiB.
 ///
 /// The constants are the contract between a format and the crates above: they say everything that differs
 /// between formats except the encoding. The defaults are those of x86-64, so on x86-64 no constant costs an
@@ -157,6 +157,9 @@ pub const PAYLOAD_BITS: u32 = 50;
 /// | [`CACHES_INVALID`](Self::CACHES_INVALID) | no | yes | no |
 /// | [`COHERENT_FETCH`](Self::COHERENT_FETCH) | yes | no | no |
 pub trait Format: Copy + Eq + Send + Sync + fmt::Debug + 'static {
+    /// The page sizes that the format has, as base-2 logarithms. A build has [one of
+    /// them](crate::PAGE_SHIFT), and refuses to compile page tables of a format without it.
+    const PAGE_SHIFTS: &'static [u32] = &[12];
     /// Number of levels of tables: 3, 4 or 5.
     const LEVELS: usize;
     /// The highest level whose entries may be leaves. Entries of all lower levels may be leaves, too. At most

@@ -23,7 +23,7 @@
 //! | 63 | 0, N | 0 | 0 |
 
 use super::{Format, Kind, MarkerKind, PAYLOAD_BITS, PteFlags, marker_kind};
-use crate::addr::{Level, PAGE_SHIFT, Pfn};
+use crate::addr::{Level, Pfn};
 use crate::hardware_walk::{Access, Rights, WalkFault};
 
 const V: u64 = 1 << 0;
@@ -217,5 +217,3 @@ impl<const N: usize, const SVADU: bool, const RSW: bool> Format for Riscv64<N, S
         if extended == address { Ok(()) } else { Err(WalkFault::Page(access.code())) }
     }
 }
-
-const _: () = assert!(PAGE_SHIFT == 12, "the positions of the frame are those of 4 KiB pages");
