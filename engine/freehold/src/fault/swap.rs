@@ -49,7 +49,7 @@ impl<P: Platform> AddressSpace<P> {
     ) -> FaultOutcome<P> {
         let swap = self.engine.swap();
         let rights = (vma_pte_flags(vma.flags()), access.write.then(|| written(vma.flags())));
-        let mut step = FaultOutcome::Retry;
+        let (mut step, mut mapped) = (FaultOutcome::Retry, None);
         let (mut copy, mut stale) = (None, None);
         if self.is_probed(vma, page) {
             let Ok(new) = self.engine.memory().alloc_swap(PageOwner::Space(self.vm.mmu())) else {
@@ -80,6 +80,7 @@ impl<P: Platform> AddressSpace<P> {
                     if !access.write || (taken.is_exclusive && !mark.uffd_wp) {
                         step = FaultOutcome::Done;
                     }
+                    mapped = Some(pfn);
                     SwapFault::Map(SwappedPage { pfn, is_exclusive: taken.is_exclusive, other: taken.frame })
                 }
                 Ok(Lookup::Reading(pfn)) => {
@@ -97,9 +98,12 @@ impl<P: Platform> AddressSpace<P> {
                 Err(stale) => SwapFault::Leave(Some(stale)),
             }
         };
-        // The result says whether a page was mapped; `step` has all that matters.
+        // The result says whether a page was mapped; `mapped` has its frame.
         let _ = self.vm.map_swapped(table, VirtAddr::new(page), vma.anon_page(page), rights, take);
         [copy, stale].into_iter().flatten().for_each(|frame| self.engine.memory().put_frame(frame));
+        if mapped.is_some_and(|pfn| self.engine.lose_if_failed(&self.vm, page, pfn)) {
+            return FaultOutcome::Retry;
+        }
         step
     }
 

@@ -6,6 +6,7 @@
 //! may have brought the page back, or may have freed it. `tests/swapped/` has the tests.
 
 use crate::{
+    Pfn,
     error::NoMemory,
     file::{Files, FillError},
     platform::{PageOwner, Platform},
@@ -64,7 +65,7 @@ impl<P: Platform> Files<P> {
             Lookup::NotInUse => return Ok(()),
             Lookup::Cached(pfn) => {
                 // If the memory of the frame failed, the page is lost only if the device does not have it.
-                let is_lost = self.platform().frame(pfn).has_failed() && !self.drop_swapped(entry);
+                let is_lost = self.platform().frame(pfn).has_failed() && self.is_lost(entry, pfn);
                 memory.put_frame(pfn);
                 return if is_lost { Err(SwapInError::Lost) } else { Ok(()) };
             }
@@ -119,10 +120,20 @@ impl<P: Platform> Files<P> {
         swap.send_read(request);
     }
 
-    /// Takes the frame of a clean page out of the swap cache. Returns false if the device does not have the
+    /// Takes `pfn`, whose memory failed, out of the swap cache. Returns true if the device does not have the
     /// page.
-    fn drop_swapped(&self, entry: SwapEntry) -> bool {
-        self.swap.drop_clean(entry, Shadow::new(self.reclaim.evicted()))
+    fn is_lost(&self, entry: SwapEntry, pfn: Pfn) -> bool {
+        if self.swap.drop_clean(entry, Shadow::new(self.reclaim.evicted())) {
+            return false;
+        }
+        // Another task may have taken the frame out of the cache since it was found there.
+        match self.swap.lookup(entry) {
+            Lookup::Cached(found) | Lookup::Reading(found) => {
+                self.memory().put_frame(found);
+                found == pfn
+            }
+            Lookup::Stored(_) | Lookup::NotInUse => false,
+        }
     }
 
     /// Brings all pages of files back that are on a device, for swapoff. Returns their number.

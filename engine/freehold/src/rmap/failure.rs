@@ -20,7 +20,8 @@
 //! (munmap, DONTNEED, truncation) remove markers. A marker does not count as a page.
 //!
 //! A failed frame stays in the swap cache. An access at a swap entry reads the page again if the device has
-//! it, and fails otherwise (`fault/swap.rs`).
+//! it, and fails otherwise (`fault/swap.rs`). `failure_swapped.rs` has the failure of a frame there that no
+//! entry maps.
 //!
 //! `memory_failure` is for the machine-check handler of an embedder, and MADV_HWPOISON
 //! (`call/madvise/failure.rs`) injects a failure. `lose.rs` removes a failed page of a file, and `migrate.rs`
@@ -46,8 +47,8 @@ use freehold_vmspace::HugePageSize;
 pub enum Damage {
     /// None: the frame was free.
     Free,
-    /// None: the frame held a page of a file whose backing store has the same contents. The page is read
-    /// again at the next access.
+    /// None: the frame held a page of a file whose backing store has the same contents, or a page in the swap
+    /// cache that its swap device has too. The page is read again at the next access.
     Dropped,
     /// The contents of the page. A program that maps the page gets SIGBUS there.
     Lost,
@@ -60,9 +61,9 @@ freehold_sync::error_enum! {
         /// The frame is in use and cannot be withdrawn.
         ///
         /// There are three cases. Either the frame is used by the engine itself, by a task that holds a
-        /// reference to the frame, or by memory without an MMU. Or the page is in the swap cache, and no
-        /// entry maps it. Or the frame is free, and either lies in the cache of another CPU or belongs to a
-        /// platform that cannot withdraw free frames.
+        /// reference to the frame, or by memory without an MMU. Or the page shall move
+        /// ([`Engine::soft_offline`]), is in the swap cache, and no entry maps it. Or the frame is free, and
+        /// either lies in the cache of another CPU or belongs to a platform that cannot withdraw free frames.
         Busy,
         /// The frame is out of use already.
         Failed,
@@ -97,7 +98,7 @@ impl ToErrno for OfflineError {
 }
 
 /// Returns the marker that replaces an entry whose frame failed.
-fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
+pub(super) fn poison<F: Format>(pfn: Pfn) -> Pte<F> {
     // A payload of 0 marks memory that failed in another way and whose frame is not known.
     Pte::marker(MarkerKind::Poison, pfn.get() + 1)
 }
@@ -135,7 +136,8 @@ impl<P: Platform> Engine<P> {
     /// assert_eq!(space.handle_fault(at, Access::READ), Err(FaultError::MemoryFailed { addr: at }));
     /// ```
     pub fn memory_failure(&self, pfn: Pfn) -> Result<Damage, OfflineError> {
-        self.retire(pfn, |page| page.fail()).map(|damage| damage.unwrap_or(Damage::Free))
+        let damage = self.retire(pfn, |page| page.fail(), || self.fail_swapped(pfn));
+        damage.map(|damage| damage.unwrap_or(Damage::Free))
     }
 
     /// Takes `pfn`, one of the platform's frames, out of use before its memory fails. The page in the frame
@@ -164,15 +166,17 @@ impl<P: Platform> Engine<P> {
     /// assert_eq!((&found, engine.failed_frames()), (b"kept", 1));
     /// ```
     pub fn soft_offline(&self, pfn: Pfn) -> Result<(), OfflineError> {
-        self.retire(pfn, |page| page.offline()).map(|_| ())
+        self.retire(pfn, |page| page.offline(), || None).map(|_| ())
     }
 
-    /// Takes a frame out of use. If the frame holds a page, calls `how` and returns its result. Returns
-    /// `None` if the frame was free.
+    /// Takes a frame out of use. If the frame holds a page, calls `how` and returns its result. If the
+    /// reverse map finds no page, calls `unmapped`, which returns `None` if there is no page. Returns `None`
+    /// if the frame was free.
     fn retire<R>(
         &self,
         pfn: Pfn,
         how: impl Fn(&Page<'_, P>) -> Result<R, MigrateError>,
+        unmapped: impl Fn() -> Option<R>,
     ) -> Result<Option<R>, OfflineError> {
         if !self.platform().has_frame(pfn) {
             return Err(OfflineError::Busy);
@@ -181,7 +185,12 @@ impl<P: Platform> Engine<P> {
             if self.platform().frame(pfn).has_failed() {
                 return Err(OfflineError::Failed);
             }
-            let Some(page) = self.page(pfn) else { return self.retire_free(pfn).map(|()| None) };
+            let Some(page) = self.page(pfn) else {
+                return match unmapped() {
+                    Some(done) => Ok(Some(done)),
+                    None => self.retire_free(pfn).map(|()| None),
+                };
+            };
             match how(&page) {
                 Ok(done) => return Ok(Some(done)),
                 Err(MigrateError::NoPage) => {}
@@ -218,7 +227,7 @@ impl<P: Platform> Engine<P> {
     }
 
     /// Marks a frame as failed and counts it.
-    fn note_failed(&self, pfn: Pfn) {
+    pub(super) fn note_failed(&self, pfn: Pfn) {
         self.platform().frame(pfn).set_failed();
         self.memory().count_failed();
     }
@@ -259,7 +268,13 @@ impl<P: Platform> Page<'_, P> {
         if !self.is_at_home() {
             return Err(MigrateError::NoPage);
         }
+        // Before the walk: a fault that takes the page out of the swap cache maps it under the lock of the
+        // table, and the walk takes this lock later.
+        let is_cached = self.frame().is_in_cache();
         self.poison_entries();
+        if is_cached {
+            self.poison_late_entries();
+        }
         self.resolve_poison(true);
         self.retire_frame();
         Ok(Damage::Lost)

@@ -21,6 +21,7 @@
 pub(crate) mod edit;
 mod entries;
 mod failure;
+mod failure_swapped;
 mod lose;
 mod migrate;
 pub(crate) mod tree;

@@ -199,6 +199,11 @@ impl<P: Platform> Area<P> {
         self.slot(slot).is_some_and(|word| matches!(word.state().frame(), Some((_, false))))
     }
 
+    /// Returns true if the page is being read.
+    pub fn is_reading(&self, slot: u64) -> bool {
+        self.slot(slot).is_some_and(|word| matches!(word.state(), State::Reading { .. }))
+    }
+
     /// Returns true if the page is on the device only.
     pub fn is_stored(&self, slot: u64) -> bool {
         self.slot(slot).is_some_and(|word| matches!(word.state(), State::Stored { .. }))

@@ -32,7 +32,7 @@ use super::{
     entry::{MAX_DEVICES, SwapEntry, SwapId},
     list::{CLOSED, DeviceList, Entry, GOING, OPEN},
     requests::{SwapRead, SwapWrite},
-    slot::{DuplicateError, Lookup},
+    slot::{DuplicateError, Lookup, Slot},
     table::Batch,
     word::Shadow,
 };
@@ -54,6 +54,9 @@ use freehold_sync::{
     rank,
 };
 use freehold_vmspace::Memory;
+
+/// Number of slots that a search looks at in one read section.
+const LOOKS: u64 = 1 << 12;
 
 /// Numbers of slots of a device, and its priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -460,6 +463,33 @@ impl<P: Platform> Swap<P> {
     pub fn drop_clean(&self, entry: SwapEntry, shadow: Shadow) -> bool {
         let dropped = self.list.with(entry.device(), |device| device.area.drop_clean(entry.slot(), shadow));
         dropped.flatten().inspect(|pfn| self.memory.put_frame(*pfn)).is_some()
+    }
+
+    /// Returns the swap entry of the page that is in a frame of the swap cache, for a failure of memory.
+    /// Looks at all slots. The caller has locked the frame, so that no page enters the swap cache there.
+    pub fn entry_of(&self, pfn: Pfn) -> Option<SwapEntry> {
+        let is_there = |slot: Slot<'_>| slot.state().frame().is_some_and(|(found, _)| found == pfn);
+        self.ids().find_map(|id| {
+            let mut at = 0;
+            // A read section for each part, because a device may have many slots.
+            let look = |from, device: &Entry<P>| {
+                let (found, next) = device.area.table.next_that(from, LOOKS, is_there);
+                (found, next, next >= device.area.table.slots())
+            };
+            while let Some((found, next, is_end)) = self.list.with(id, |device| look(at, device)) {
+                if found.is_some() || is_end {
+                    return found.map(|slot| SwapEntry::new(id, slot));
+                }
+                at = next;
+                P::cond_resched();
+            }
+            None
+        })
+    }
+
+    /// Returns true if the page is being read. The caller has a swap entry.
+    pub fn is_reading(&self, entry: SwapEntry) -> bool {
+        self.list.with(entry.device(), |device| device.area.is_reading(entry.slot())) == Some(true)
     }
 
     /// Returns the first slot of the device from `from` on whose page is clean in the swap cache, among at

@@ -10,7 +10,7 @@
 //! | free | no entry names the slot | reserved ([`reserve`](Slot::reserve)) |
 //! | reserved | a task has allocated the slot, or is about to free it | cached, new, count 1 ([`insert`](Slot::insert)); free ([`cancel`](Slot::cancel)) |
 //! | cached, new | the slot has no contents yet | being written ([`begin_write`](Slot::begin_write)); reserved, by the last [`release`](Slot::release) |
-//! | cached, being written | a write of the frame is under way | stored, or cached and failed ([`end_write`](Slot::end_write)). After the last release, the count is 0 and the word is not in the cache any more; the end of the write then makes the slot reserved, or bad |
+//! | cached, being written | a write of the frame is under way | stored, or cached and failed ([`end_write`](Slot::end_write)); cached and new if the memory of the frame failed. After the last release, the count is 0 and the word is not in the cache any more; the end of the write then makes the slot reserved, or bad |
 //! | cached, failed | the only contents are in the frame | bad, by the last release |
 //! | stored | the only contents are on the device | being read ([`begin_read`](Slot::begin_read)); reserved, by the last release |
 //! | being read | a read into the frame is under way | cached and clean, or stored ([`end_read`](Slot::end_read)). After the last release, as during a write |
@@ -293,7 +293,9 @@ impl Slot<'_> {
     }
 
     /// Ends the write of a page. The caller drops the reference of the write. After a success, the page is
-    /// stored with this shadow and leaves the cache. After a failure, the page stays in the cache.
+    /// stored with this shadow and leaves the cache. After a failure, the page stays in the cache. If the
+    /// memory of the frame failed, the device may have stored wrong contents: the page stays in the cache, as
+    /// if it was never written.
     pub fn end_write(
         self,
         pfn: Pfn,
@@ -301,9 +303,11 @@ impl Slot<'_> {
         shadow: Shadow,
         frames: &impl Frames,
     ) -> Rest {
+        let has_failed = frames.frame(pfn).has_failed();
         let next = |count| match (count, written) {
             (0, Ok(())) => State::Reserved,
             (0, Err(IoError)) => State::Bad,
+            (count, Ok(())) if has_failed => State::Cached { pfn, count, copy: Copy::New },
             (count, Ok(())) => State::Stored { shadow, count },
             (count, Err(IoError)) => State::Cached { pfn, count, copy: Copy::Failed },
         };
@@ -315,7 +319,7 @@ impl Slot<'_> {
             debug_assert!(false, "a write ended that was not under way: {old:?}");
             return Rest::default();
         };
-        if count != 0 && written.is_ok() {
+        if let State::Stored { .. } = next(count) {
             let frame = frames.frame(pfn);
             frame.leave_swap_cache();
             // Not the last: the reference of the write is left.

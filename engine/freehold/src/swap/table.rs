@@ -228,11 +228,21 @@ impl<H: Host> SwapTable<H> {
     /// Returns the first slot from `from` on with a clean page in the swap cache, among at most `most` slots,
     /// and the slot at which the caller continues.
     pub fn next_clean(&self, from: u64, most: u64) -> (Option<u64>, u64) {
+        self.next_that(from, most, |slot| slot.is_clean())
+    }
+
+    /// Returns the first slot from `from` on that `is_wanted`, like [`next_clean`](Self::next_clean).
+    pub fn next_that(
+        &self,
+        from: u64,
+        most: u64,
+        is_wanted: impl Fn(Slot<'_>) -> bool,
+    ) -> (Option<u64>, u64) {
         let end = from.saturating_add(most).min(self.slots);
         let mut at = from;
         while at < end {
             match self.slot(at) {
-                Some(slot) if slot.is_clean() => return (Some(at), at + 1),
+                Some(slot) if is_wanted(slot) => return (Some(at), at + 1),
                 Some(_) => at += 1,
                 // The cluster was never used.
                 None => at = (at / u64::from(SLOTS) + 1) * u64::from(SLOTS),

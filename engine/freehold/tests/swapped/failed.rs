@@ -91,20 +91,123 @@ fn page_that_only_the_failed_frame_had_is_lost() {
 }
 
 #[test]
-fn page_that_no_entry_maps_stays_in_use() {
-    let swapped = Swapped::new(8);
-    let process = swapped.process(Locking::default());
-    let mut cpu = swapped.world.machine.cpu(0);
-    anon(&process, BASE, 1);
-    fill(&process, &mut cpu, BASE, 1, 7);
-    let frame = process.frame_at(BASE).unwrap();
-    swapped.device.complete_later(true);
-    assert_eq!(swapped.reclaim().writing, 1);
-    assert_eq!(swapped.world.engine().memory_failure(frame), Err(OfflineError::Busy));
-    assert_eq!(swapped.world.engine().soft_offline(frame), Err(OfflineError::Busy));
-    assert_eq!(process.load::<u64>(&mut cpu, BASE), Ok(7));
-    assert_eq!((process.frame_at(BASE), swapped.world.engine().failed_frames()), (Some(frame), 0));
-    assert!(swapped.device.complete_next());
-    drop((process, cpu));
-    swapped.end();
+fn page_that_no_entry_maps_is_read_again() {
+    with_shared(true, |swapped, [process, child], cpu| {
+        let pfn = process.frame_at(BASE).unwrap();
+        process.munmap(BASE, PAGE).unwrap();
+        assert_eq!(swapped.world.engine().soft_offline(pfn), Err(OfflineError::Busy));
+        assert_eq!(swapped.world.engine().memory_failure(pfn), Ok(Damage::Dropped));
+        assert_eq!(swapped.world.engine().memory_failure(pfn), Err(OfflineError::Failed));
+        assert_eq!(child.load::<u64>(cpu, BASE), Ok(1));
+        assert!(child.frame_at(BASE).is_some_and(|frame| frame != pfn));
+        assert_eq!((swapped.device.stats().pages_read, swapped.used()), (2, 0));
+    });
+}
+
+#[test]
+fn page_that_no_entry_maps_and_no_device_has_is_lost() {
+    with_shared(false, |swapped, [process, child], cpu| {
+        let pfn = process.frame_at(BASE).unwrap();
+        process.munmap(BASE, PAGE).unwrap();
+        assert_eq!(swapped.world.engine().memory_failure(pfn), Ok(Damage::Lost));
+        assert_eq!(child.load::<u64>(cpu, BASE), Err(FAILED));
+    });
+}
+
+/// Runs a scenario with a page of two processes whose write to the device is under way. Ends it after the end
+/// of the write.
+fn with_page_being_written(scenario: impl Fn(&Swapped, [&Process; 2], &mut Vcpu, Pfn)) {
+    for locking in Locking::ALL {
+        let swapped = Swapped::new(8);
+        let process = swapped.process(locking);
+        let mut cpu = swapped.world.machine.cpu(0);
+        anon(&process, BASE, 1);
+        fill(&process, &mut cpu, BASE, 1, 7);
+        let frame = process.frame_at(BASE).unwrap();
+        swapped.device.complete_later(true);
+        assert_eq!(swapped.reclaim().writing, 1);
+        let child = Process::of(process.fork().unwrap());
+        scenario(&swapped, [&process, &child], &mut cpu, frame);
+        swapped.device.complete_later(false);
+        assert_eq!(swapped.world.engine().failed_frames(), 1);
+        drop((process, child, cpu));
+        let usage = swapped.world.engine().swap_usage(swapped.id).unwrap();
+        assert_eq!((usage.used, usage.bad, swapped.device.stored().len()), (0, 0, 0));
+        let Swapped { world: World { machine, engine }, .. } = swapped;
+        drop(engine);
+        let left = machine.accounting();
+        assert_eq!((left.frames, left.tables, left.spaces), (1, 0, 0), "{left}");
+    }
+}
+
+/// The device may have read the frame after its memory had failed.
+#[test]
+fn page_that_is_being_written_is_lost() {
+    with_page_being_written(|swapped, [process, child], cpu, frame| {
+        assert_eq!(swapped.world.engine().memory_failure(frame), Ok(Damage::Lost));
+        assert_eq!(process.load::<u64>(cpu, BASE), Err(FAILED));
+        assert!(swapped.device.complete_next());
+        for process in [process, child] {
+            assert_eq!(process.load::<u64>(cpu, BASE), Err(FAILED));
+        }
+    });
+}
+
+#[test]
+fn page_that_is_mapped_and_being_written_is_lost() {
+    with_page_being_written(|swapped, [process, child], cpu, frame| {
+        assert_eq!(process.load::<u64>(cpu, BASE), Ok(7));
+        assert_eq!(process.frame_at(BASE), Some(frame));
+        assert_eq!(swapped.world.engine().memory_failure(frame), Ok(Damage::Lost));
+        assert!(swapped.device.complete_next());
+        for process in [process, child] {
+            assert_eq!(process.load::<u64>(cpu, BASE), Err(FAILED));
+        }
+    });
+}
+
+/// Fails all frames of the swap cache that no entry maps. Returns their number.
+fn fail_unmapped(swapped: &Swapped) -> u64 {
+    let machine = &swapped.world.machine;
+    let all = machine.frames();
+    let frames = (all.start.get()..all.end.get()).map(Pfn::new).filter(|pfn| machine.has_frame(*pfn));
+    let cached = frames.filter(|pfn| machine.frame(*pfn).is_in_cache() && machine.frame(*pfn).maps() == 0);
+    let failures =
+        cached.map(|pfn| assert_eq!(swapped.world.engine().memory_failure(pfn), Ok(Damage::Dropped)));
+    failures.count() as u64
+}
+
+/// The frames of pages that were read ahead fail, during the read or after it.
+#[test]
+fn pages_that_were_read_ahead_are_read_again() {
+    for (locking, later) in Locking::ALL.into_iter().flat_map(|locking| [(locking, false), (locking, true)]) {
+        let swapped = Swapped::new(64);
+        let process = swapped.process(locking);
+        let mut cpu = swapped.world.machine.cpu(0);
+        anon(&process, BASE, 6);
+        fill(&process, &mut cpu, BASE, 6, 1);
+        swapped.reclaim();
+        assert_eq!(process.load::<u64>(&mut cpu, BASE), Ok(1));
+        swapped.device.complete_later(later);
+        let failed = std::thread::scope(|scope| {
+            // The second fault reads four pages.
+            let fault = scope.spawn(|| process.load::<u64>(&mut swapped.world.machine.cpu(1), BASE + PAGE));
+            let mut failed = 0;
+            if later {
+                until(|| swapped.device.waiting() == 1);
+                failed = fail_unmapped(&swapped);
+                swapped.device.complete_later(false);
+                assert!(swapped.device.complete_next());
+            }
+            assert_eq!(fault.join().unwrap(), Ok(2));
+            failed + if later { 0 } else { fail_unmapped(&swapped) }
+        });
+        assert_eq!(failed, if later { 4 } else { 3 });
+        assert_filled(&process, &mut cpu, BASE, 6, 1);
+        assert_eq!((swapped.world.engine().failed_frames(), swapped.used()), (failed, 0));
+        drop((process, cpu));
+        let Swapped { world: World { machine, engine }, .. } = swapped;
+        drop(engine);
+        assert_eq!(machine.accounting().frames as u64, failed);
+    }
 }

@@ -1,6 +1,6 @@
 //! Memory failures, and operations on all entries of a page, concurrent with programs (C-27).
 //!
-//! The code under test is `rmap/failure.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
+//! The code under test is `rmap/failure.rs`, `failure_swapped.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
 //! that the engine has taken out of use. A store is present in memory, written back to the disk, or reported
 //! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk. From the words on
 //! the disk, the scenarios check that `write_back` has written every store made before the call. A scenario
@@ -19,11 +19,12 @@ use freehold::{
     fault::FaultError,
     file::{File, FileAccess, IoError, Mapping, Pager},
     platform::Platform,
+    reclaim::ReclaimRequest,
     remote::AccessMode,
     rmap::{Damage, MigrateError, OfflineError, PageError},
     space::{Locking, MapFlags},
 };
-use freehold_machine::{Effort, Machine, Process};
+use freehold_machine::{Effort, Machine, MemorySwap, Process};
 use freehold_pagetable::Pfn;
 use freehold_sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, atomic::AtomicU64};
@@ -163,6 +164,44 @@ fn memory_failure_concurrent_with_fork_store_and_munmap() {
             process.check();
         }
         drop((cpu, child, grandchild));
+        end(scene);
+    });
+}
+
+/// A fault at a swap entry maps the page of the swap cache without the lock of its frame.
+#[test]
+fn memory_failure_concurrent_with_faults_at_swap_entries() {
+    explore("a memory failure of a frame in the swap cache concurrent with faults", 200, |locking| {
+        let device = MemorySwap::new(8);
+        let (scene, id) = Scene::swapping(locking, &device);
+        scene.fill(0..1);
+        scene.engine.reclaim(&ReclaimRequest::pages(u64::MAX));
+        let [child, other] = [(); 2].map(|()| Process::of(scene.process.fork().unwrap()));
+        let mut cpu = scene.machine.cpu(3);
+        assert_eq!(look(&scene.process, &mut cpu, 0), Ok(value(0)));
+        let pfn = scene.process.frame_at(page(0)).unwrap();
+        // In half of the runs no entry maps the page.
+        if crate::explore::seed().is_multiple_of(2) {
+            unmap(&scene.process, 0..1);
+        }
+        let (damage, found) = thread::scope(|scope| {
+            let failure = scope.spawn(|| fail(&scene.engine, pfn));
+            let faults = [(0, &child), (1, &other)].map(|(cpu, process)| {
+                let machine = &scene.machine;
+                scope.spawn(move || look(process, &mut machine.cpu(cpu), 0))
+            });
+            (failure.join().unwrap(), faults.map(|fault| fault.join().unwrap()))
+        });
+        let is_right = |found| found == Ok(value(0)) || (found == failed(0) && damage == Some(Damage::Lost));
+        for (process, found) in [&child, &other].into_iter().zip(found) {
+            assert!(is_right(found), "{found:?}, {damage:?}");
+            assert_ne!(process.frame_at(page(0)), Some(pfn).filter(|_| damage.is_some()), "{damage:?}");
+            let again = look(process, &mut cpu, 0);
+            assert!(is_right(again), "{again:?}, {damage:?}");
+            process.check();
+        }
+        drop((cpu, child, other));
+        assert_eq!(scene.engine.swap_usage(id).map(|usage| usage.used), Some(0));
         end(scene);
     });
 }
