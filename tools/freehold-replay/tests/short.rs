@@ -5,7 +5,7 @@
 //! differences.
 
 use freehold_replay::outcome::Outcome;
-use freehold_replay::short::{Figures, Memory};
+use freehold_replay::short::{Figures, Hot, Memory};
 use freehold_replay::{Options, replay};
 use std::fs;
 
@@ -168,13 +168,16 @@ fn hot_pages_are_those_of_the_last_second() {
     let outcome = run(&events, &end(PAGES), roomy, false);
     is_as_linux(&outcome);
     // A look at 8.5 s finds nothing hot. The look at the exit finds the second half.
-    assert_eq!(figures(&outcome).hot, (PAGES / 2, PAGES / 2));
+    let half = PAGES / 2;
+    assert_eq!(figures(&outcome).hot, Hot { pages: half, kept: half, fit: half, most: half });
     for memory in halves() {
         let memory = Memory { bytes: BYTES / 4, ..memory };
         let outcome = run(&events, &end(PAGES), memory, false);
         is_as_linux(&outcome);
-        let (hot, kept) = figures(&outcome).hot;
-        assert!(hot == PAGES / 2 && kept > 0 && kept < hot, "{kept} of {hot}");
+        let hot = figures(&outcome).hot;
+        assert!(hot.pages == PAGES / 2 && hot.kept > 0 && hot.kept < hot.pages, "{hot:?}");
+        // Reclaim begins when one frame in 32 is free.
+        assert_eq!(hot.fit, PAGES / 4 - PAGES / 4 / 32);
     }
 }
 

@@ -15,6 +15,8 @@ use std::fmt::Write;
 
 /// Width of the longest bar of the plot, in columns.
 const BAR: usize = 40;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 
 /// Returns the report. `whole` is the replay with all pages in memory.
 pub fn policies(whole: &Outcome, limited: &[Outcome]) -> String {
@@ -29,11 +31,13 @@ pub fn policies(whole: &Outcome, limited: &[Outcome]) -> String {
         .collect();
     let replays = units::counted(limited.len() as u64, "replay");
     let mut text = format!("{}: {}, {replays} in limited memory: {verdict}\n", whole.name, checked(whole));
+    let most_hot = runs.iter().map(|(_, _, figures)| figures.hot.most).max().unwrap_or(0);
     let swap = runs.first().map_or(0, |(_, memory, _)| memory.swap);
     writeln!(
         text,
-        "With all pages in memory, at most {} are in use. Swap: {}. A request takes {}.\n",
+        "With all pages in memory, at most {} are in use, {} of them hot. Swap: {}. A request takes {}.\n",
         units::bytes(whole.peak),
+        units::bytes(most_hot * PAGE),
         units::bytes(swap),
         units::nanoseconds(LATENCY),
     )
@@ -45,6 +49,7 @@ pub fn policies(whole: &Outcome, limited: &[Outcome]) -> String {
         "Refaults: pages that came back after reclaim had taken them away, from swap or from their files.",
         "Written: pages written to swap and to files. Waited: time for which tasks waited for the device, summed over the tasks.",
         "Hot kept: share of the pages with a recorded access in the last second that were in memory, sampled after each second and at the end of each address space.",
+        "Hot fits: share of these pages that would be in memory if memory always held the pages with the latest recorded accesses (exact LRU).",
         "Fault 99 %: 99th percentile of the time of a fault, including its waits.",
         "A recording contains faults, not accesses: a page that the program used without a fault counts as unused. The hot set is therefore a lower bound, and refaults of such pages are missing.",
     ] {
@@ -74,8 +79,8 @@ pub fn policies(whole: &Outcome, limited: &[Outcome]) -> String {
 /// Returns the rows of the table, with a row of headings.
 fn rows(peak: u64, runs: &[(&Outcome, &Memory, &Figures)]) -> Vec<Vec<String>> {
     let mut rows = vec![
-        row(["", "", "", "swap-", "", "", "hot", "fault", "differ-"]),
-        row(["memory", "policy", "refaults", "ins", "written", "waited", "kept", "99 %", "ences"]),
+        row(["", "", "", "swap-", "", "", "hot", "hot", "fault", "differ-"]),
+        row(["memory", "policy", "refaults", "ins", "written", "waited", "kept", "fits", "99 %", "ences"]),
     ];
     let mut last = None;
     for (outcome, memory, figures) in runs {
@@ -84,10 +89,11 @@ fn rows(peak: u64, runs: &[(&Outcome, &Memory, &Figures)]) -> Vec<Vec<String>> {
         let mut cells = row([&size, memory.policy_name()]);
         cells.extend([figures.refaults(), figures.swap_ins, figures.written].map(units::count));
         cells.push(units::duration(figures.waited));
-        cells.push(match figures.hot.0 {
+        let hot = figures.hot;
+        cells.extend([hot.kept, hot.fit].map(|pages| match hot.pages {
             0 => "-".to_owned(),
-            hot => units::percent(figures.hot.1, hot),
-        });
+            all => units::percent(pages, all),
+        }));
         cells.push(units::nanoseconds(figures.faults.percentile(9_900)));
         cells.push(match outcome.difference_count {
             0 => "none".to_owned(),

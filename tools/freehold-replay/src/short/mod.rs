@@ -23,6 +23,7 @@ mod step;
 
 pub(super) use device::{Stored, SwapFile};
 pub(super) use heat::Heat;
+pub use heat::Hot;
 pub(super) use sample::add_sample;
 pub(super) use step::{add_fault, begin_step, waited};
 
@@ -33,6 +34,7 @@ use freehold::platform::ShortageAnswer;
 use freehold::reclaim::{ReclaimPolicy, ReclaimRequest};
 use freehold_machine::Machine;
 use freehold_sync::stats::Histogram;
+use heat::HotPage;
 use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
@@ -90,9 +92,8 @@ pub struct Figures {
     pub written: u64,
     /// Time for which tasks waited for the device, summed over the tasks.
     pub waited: Duration,
-    /// Hot pages that were looked at, and the number of those that were in memory. Sampled after each second
-    /// of the recording, and at the end of each address space.
-    pub hot: (u64, u64),
+    /// The hot pages, sampled after each second of the recording and at the end of each address space.
+    pub hot: Hot,
     /// Times of faults in nanoseconds: the time of the host and the time for which the task waited.
     pub faults: Histogram,
     /// Operations that found no memory although everything that could go was gone.
@@ -103,11 +104,6 @@ impl Figures {
     /// Returns the number of pages that came back after they had been taken away.
     pub fn refaults(&self) -> u64 {
         self.swap_ins + self.reread
-    }
-
-    /// Returns the share of the hot pages that were in memory. `None` if no page was hot.
-    pub fn hot_share(&self) -> Option<f64> {
-        (self.hot.0 > 0).then(|| self.hot.1 as f64 / self.hot.0 as f64)
     }
 }
 
@@ -130,6 +126,8 @@ struct State {
     delays: HashMap<u32, u64>,
     /// The time in the recording at which the hot pages are looked at next.
     next_look: u64,
+    /// Hot pages of files of processes that have ended.
+    past: Vec<HotPage>,
     queue: Queue,
     figures: Figures,
 }
@@ -157,6 +155,7 @@ impl ShortMemory {
             step: 0,
             delays: HashMap::default(),
             next_look: 0,
+            past: Vec::new(),
             queue: Queue::new(keeps),
             figures: Figures::default(),
         };
@@ -227,11 +226,19 @@ impl ShortMemory {
         state.figures.faults.record(ns + waited);
     }
 
-    /// Adds hot pages, and the number of those that are in memory.
-    fn looked(&self, (hot, kept): (u64, u64)) {
+    /// Counts the hot pages `pages` of a process at `time`. `all` are the hot pages of all processes.
+    fn looked(&self, pages: &[HotPage], all: &[HotPage], time: u64) {
         let mut state = lock(&self.state);
-        state.figures.hot.0 += hot;
-        state.figures.hot.1 += kept;
+        state.past.retain(|page| page.is_hot(time));
+        // Reclaim begins when fewer frames are free.
+        let most = self.frames - self.frames / LOW;
+        let hot = Hot::count(pages, all.iter().chain(&state.past), most);
+        state.figures.hot.add(hot);
+    }
+
+    /// Adds the hot pages of a process that ends. Its pages of files stay in memory.
+    fn ended(&self, pages: Vec<HotPage>) {
+        lock(&self.state).past.extend(pages.into_iter().filter(HotPage::is_of_file));
     }
 
     /// Returns the figures.

@@ -5,6 +5,7 @@
 //! sample before, because these were accessed for certain. It then takes the pages that it took at the sample
 //! before, as if the program continued to use the same memory, and then others in ascending order.
 
+use super::step::look_at_all;
 use crate::image::Image;
 use crate::workers::lock;
 use crate::world::World;
@@ -33,7 +34,7 @@ pub(in super::super) fn add_sample(
     let Some(short) = &world.short else { return };
     let time = snapshot.taken.0;
     if cpu.call(|| short.begin(&world.engine, snapshot.process, time)) {
-        world.live().iter().for_each(|image| short.look(image, time));
+        look_at_all(world, short, time);
     }
     cpu.run(image.process().mmu());
     let known = image.heat.accessed_since(time.saturating_sub(every));

@@ -1,6 +1,6 @@
 //! The steps of a replay in limited memory, as `perform.rs` reports them.
 
-use super::ShortMemory;
+use super::{ShortMemory, heat::HotPage};
 use crate::image::{Image, Task};
 use crate::world::World;
 use freehold_machine::Cpu;
@@ -14,18 +14,23 @@ pub(in super::super) fn begin_step(world: &World, cpu: &mut Cpu<X86_4>, task: &T
     let Some(short) = &world.short else { return };
     let look = cpu.call(|| short.begin(&world.engine, task.number, step.time));
     let ends = matches!(step.what, StepKind::Exit | StepKind::Exec(_));
-    if look {
-        world.live().iter().for_each(|image| short.look(image, step.time));
-    } else if ends && let Some(image) = task.image.as_ref().filter(|image| Arc::strong_count(image) == 1) {
-        short.look(image, step.time);
+    let last = task.image.as_ref().filter(|image| ends && Arc::strong_count(image) == 1);
+    if !look && last.is_none() {
+        return;
     }
+    let hot = |image: &Arc<Image>| image.heat.hot(image.process(), step.time);
+    let all: Vec<HotPage> = world.live().iter().flat_map(hot).collect();
+    let of_last = last.map(hot);
+    let looked = if look { &all } else { of_last.as_ref().unwrap_or(&all) };
+    short.looked(looked, &all, step.time);
+    short.ended(of_last.unwrap_or_default());
 }
 
-impl ShortMemory {
-    /// Adds the hot pages of an address space at `time`, and the number of those that are in memory.
-    pub(super) fn look(&self, image: &Image, time: u64) {
-        self.looked(image.heat.look(image.process(), time));
-    }
+/// Looks at the hot pages of all processes.
+pub(super) fn look_at_all(world: &World, short: &ShortMemory, time: u64) {
+    let hot = |image: &Arc<Image>| image.heat.hot(image.process(), time);
+    let all: Vec<HotPage> = world.live().iter().flat_map(hot).collect();
+    short.looked(&all, &all, time);
 }
 
 /// Returns the time in nanoseconds for which tasks have waited for the device so far. 0 if memory is not
