@@ -156,7 +156,7 @@ pub struct ReplayArgs {
     /// Recordings contain faults, not accesses: the hot pages are a lower bound.
     ///
     /// docs/guide/reclaim.md describes the figures.
-    #[arg(long, value_name = "SIZE", value_parser = parse_memory, conflicts_with_all = ["compare", "json", "picture", "report", "cpus"])]
+    #[arg(long, value_name = "SIZE", value_parser = parse_memory, conflicts_with_all = ["compare", "picture", "report", "cpus"])]
     pub memory: Option<MemorySizes>,
 
     /// Policies of reclaim, comma-separated [default: all]

@@ -70,3 +70,20 @@ fn memory_that_does_not_suffice_exits_with_1() {
     assert_eq!(status, 1, "{text}");
     assert!(text.contains("found no memory"), "{text}");
 }
+
+#[test]
+fn json_has_the_figures_of_each_replay() {
+    let (status, text) = run("--memory 2M --policy clock,generations --swap 64M --json - -q");
+    assert_eq!(status, 0, "{text}");
+    let document: serde_json::Value = serde_json::from_str(&text).expect("JSON only");
+    let replays = document["recordings"].as_array().expect("the replays");
+    assert_eq!(replays.len(), 3, "one with all pages in memory, and one for each policy");
+    assert!(replays[0]["memory"].is_null() && replays[0]["peak_bytes"].as_u64() > Some(PAGES * 4096));
+    for (replay, policy) in replays[1..].iter().zip(["clock", "generations"]) {
+        let memory = &replay["memory"];
+        assert_eq!((&memory["policy"], memory["bytes"].as_u64()), (&policy.into(), Some(2 << 20)));
+        // The first half of the pages was written before the reads began.
+        assert!(memory["swap_ins"].as_u64() >= Some(PAGES / 2), "{memory}");
+        assert!(memory["hot_most"].as_u64() >= memory["hot_fit"].as_u64(), "{memory}");
+    }
+}

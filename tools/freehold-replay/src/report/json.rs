@@ -9,6 +9,7 @@ use crate::analysis::Analysis;
 use crate::analysis::waits::Waits;
 use crate::locking::Design;
 use crate::outcome::{Difference, FlushCount, KindTime, Outcome, Rungs, Spread, nanoseconds};
+use crate::short::{Figures, Memory};
 use serde::Serialize;
 use std::time::Duration;
 
@@ -86,6 +87,8 @@ struct Recording<'a> {
     unread_lines: u64,
     unread: &'a [String],
     cut_off: Option<&'a str>,
+    peak_bytes: u64,
+    memory: Option<Limited>,
     linux: Linux,
 }
 
@@ -115,6 +118,46 @@ struct SetAside<'a> {
     events: u64,
 }
 
+/// The memory of a replay in limited memory, and what reclaim cost. Pages of 4 KiB.
+#[derive(Serialize)]
+struct Limited {
+    bytes: u64,
+    swap_bytes: u64,
+    policy: &'static str,
+    refaults: u64,
+    swap_ins: u64,
+    written: u64,
+    waited_ns: u64,
+    /// Hot pages at all samples together, and the largest number of hot pages at a sample.
+    hot: u64,
+    hot_kept: u64,
+    hot_fit: u64,
+    hot_most: u64,
+    fault_p99_ns: u64,
+    failed: u64,
+}
+
+impl Limited {
+    fn of((memory, figures): &(Memory, Figures)) -> Self {
+        let Figures { swap_ins, reread: _, written, waited, hot, faults, failed } = figures;
+        Limited {
+            bytes: memory.bytes,
+            swap_bytes: memory.swap,
+            policy: memory.policy_name(),
+            refaults: figures.refaults(),
+            swap_ins: *swap_ins,
+            written: *written,
+            waited_ns: u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX),
+            hot: hot.pages,
+            hot_kept: hot.kept,
+            hot_fit: hot.fit,
+            hot_most: hot.most,
+            fault_p99_ns: faults.percentile(9_900),
+            failed: *failed,
+        }
+    }
+}
+
 /// Values of the machine on which the recording was made. A value that is not recorded is null.
 #[derive(Serialize)]
 struct Linux {
@@ -130,9 +173,8 @@ impl<'a> Recording<'a> {
             name,
             calls_only: _,
             design,
-            // The report of policies has these figures (`policies.rs`).
-            peak: _,
-            memory: _,
+            peak,
+            memory,
             cpus,
             backed,
             seed,
@@ -189,6 +231,8 @@ impl<'a> Recording<'a> {
             unread_lines: *unread,
             unread: unread_lines,
             cut_off: cut_off.as_deref(),
+            peak_bytes: *peak,
+            memory: memory.as_ref().map(Limited::of),
             linux: Linux {
                 exclusive_hold_ns: exclusive_hold.linux,
                 mmap_lock_wait_ns: mmap_lock_wait.linux,

@@ -9,6 +9,7 @@ use super::*;
 use crate::analysis::waits::Waits;
 use crate::locking::Design;
 use crate::outcome::{Beside, Difference, FlushCount, KindTime, LinuxTime, Rungs, Spread};
+use crate::short::{Figures, Hot, Memory};
 use freehold::space::Locking;
 use std::time::Duration;
 
@@ -170,11 +171,45 @@ fn side_by_side() {
     insta::assert_snapshot!(compare(&outcomes));
 }
 
+/// A replay in `memory` bytes with this policy, with figures that depend on `n`.
+fn limited(bytes: u64, n: usize) -> Outcome {
+    let (_, policy) = Memory::POLICIES[n];
+    let n = n as u64;
+    let mut figures = Figures {
+        swap_ins: 1_000 + n,
+        reread: 20_000 * n,
+        written: 3_456,
+        waited: Duration::from_millis(250 + 1_000 * n),
+        hot: Hot { pages: 10_000, kept: 9_500 - 1_234 * n, fit: 9_990, most: 4_000 },
+        failed: n / 2,
+        ..Figures::default()
+    };
+    (0..100).for_each(|fault| figures.faults.record(100_000 * (fault / 99)));
+    Outcome { memory: Some((Memory { bytes, swap: 256 << 20, policy }, figures)), ..redis() }
+}
+
+#[test]
+fn policies_in_limited_memory() {
+    let runs: Vec<Outcome> = [16 << 20, 32 << 20]
+        .into_iter()
+        .flat_map(|bytes| (0..Memory::POLICIES.len()).map(move |n| limited(bytes, n)))
+        .collect();
+    let text = policies(&redis(), &runs);
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn policies_with_differences() {
+    let run = Outcome { memory: limited(16 << 20, 1).memory, ..different() };
+    insta::assert_snapshot!(policies(&redis(), &[run]));
+}
+
 #[test]
 fn for_programs() {
     let unusable =
         Unusable { recording: "x.trace".to_owned(), reason: "x.trace:3: no number: `seven`".to_owned() };
-    insta::assert_snapshot!(json(&[different(), strace()], &[], &[unusable]));
+    insta::assert_snapshot!(json(&[different(), strace(), limited(16 << 20, 1)], &[], &[unusable]));
 }
 
 #[test]
