@@ -18,6 +18,7 @@
 mod dirtying;
 mod fault_throughput;
 mod file_reads;
+mod hot_set;
 mod hugetlb;
 mod i_mmap;
 mod mmap_churn;

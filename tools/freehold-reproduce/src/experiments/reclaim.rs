@@ -1,15 +1,17 @@
 //! Reclaim: threads that read a file twice the size of memory beside a thread that maps and faults elsewhere,
-//! and the cost of taking a page away.
+//! the cost of taking a page away, and the share of a hot set that stays.
 //!
 //! The sides are the policies of reclaim. A thread of its own reclaims while few frames are free, as a
 //! kernel's thread for this purpose does. An operation that finds no frame reclaims by itself
 //! (`Platform::memory_short`). Good reclaim keeps frames free, so that the other thread rarely has to do
 //! this, and takes no lock that the other thread needs.
 //!
-//! `reclaim/` of `freehold` is the code under test. `file_reads.rs` has the device and the other thread.
+//! `reclaim/` of `freehold` is the code under test. `file_reads.rs` has the device and the other thread, and
+//! `hot_set.rs` the load with the hot set.
 
 use super::Experiment;
 use super::file_reads::{Device, Served, idle_time, map_and_fault};
+use super::hot_set::{Kept, kept};
 use crate::executor::{Instant, idle, sleep, together};
 use crate::findings::{Cell, Findings, Row, Table};
 use crate::load::{PAGE, World, since};
@@ -18,6 +20,7 @@ use crate::unit::Unit;
 use crate::{scale::Scale, steps::Steps};
 use freehold::{
     PageIndex,
+    engine::Engine,
     fault::Access,
     file::{File, FileAccess, Mapping, ReadRequest, Zeroes},
     platform::ShortageAnswer,
@@ -34,6 +37,8 @@ pub struct Reclaim;
 
 /// Sizes of memory of a full run and of a quick run, in bytes.
 const MEMORY: [u64; 2] = [64 << 20, 16 << 20];
+/// Sizes of memory of the load with a hot set, in bytes.
+const HOT_MEMORY: [u64; 2] = [64 << 20, 16 << 20];
 /// Size of the smallest memory, in bytes. Each CPU keeps some free frames for itself, and a reader may keep
 /// the frames of a request.
 const LEAST_MEMORY: u64 = 8 << 20;
@@ -98,7 +103,7 @@ impl Experiment for Reclaim {
     }
 
     fn title(&self) -> &'static str {
-        "reads of a file twice the size of memory, and the cost of reclaim"
+        "reads of a file twice the size of memory, the cost of reclaim, and the hot set that stays"
     }
 
     fn sides(&self) -> Vec<String> {
@@ -106,12 +111,12 @@ impl Experiment for Reclaim {
     }
 
     fn memory(&self, scale: &Scale) -> u64 {
-        (1 << 28) + memory(scale)
+        (1 << 28) + memory(scale) + 4 * hot_memory(scale)
     }
 
     fn seconds(&self, scale: &Scale) -> f64 {
         let turn = beside_seconds(scale) + cost_seconds(scale);
-        scale.turns() as f64 * SIDES.len() as f64 * turn
+        (scale.turns() as f64 * turn + hot_seconds(scale)) * SIDES.len() as f64
     }
 
     fn run(&self, scale: &Scale, steps: &Steps) -> anyhow::Result<Findings> {
@@ -123,7 +128,14 @@ impl Experiment for Reclaim {
             let what = format!("cost of a page, turn {}", turn + 1);
             steps.step(what, cost_seconds(scale), || cost(*side, scale))
         })?;
-        Ok(findings(&beside, &cost))
+        // The figures are the same in each turn, so there is one turn.
+        let hot = in_turns(1, &mut SIDES.clone(), |side, _| {
+            let config = scale.config().reclaim(side.0);
+            steps.step("a hot set".to_owned(), hot_seconds(scale), || {
+                kept(config, hot_memory(scale), scale.usual_locking())
+            })
+        })?;
+        Ok(findings(&beside, &cost, &hot))
     }
 }
 
@@ -140,6 +152,16 @@ fn beside_seconds(scale: &Scale) -> f64 {
 /// Returns the approximate time of a turn that measures the cost, in seconds.
 fn cost_seconds(scale: &Scale) -> f64 {
     (memory(scale) / PAGE) as f64 * 4e-6
+}
+
+/// Returns the size of the memory that does not suffice for the hot set and the other pages, in bytes.
+fn hot_memory(scale: &Scale) -> u64 {
+    scale.size(HOT_MEMORY[0], HOT_MEMORY[1]).max(LEAST_MEMORY)
+}
+
+/// Returns the approximate time of the load with a hot set, in seconds.
+fn hot_seconds(scale: &Scale) -> f64 {
+    (hot_memory(scale) / PAGE) as f64 * 2e-5
 }
 
 fn world(side: Side, scale: &Scale, cpus: usize) -> anyhow::Result<World> {
@@ -183,7 +205,7 @@ fn readers(side: Side, scale: &Scale) -> anyhow::Result<Beside> {
             }
             RECLAIMER => {
                 while !over() {
-                    if !cpu.call(|| keep_free(&world, memory(scale) / PAGE)) {
+                    if !cpu.call(|| keep_free(&world.machine, &world.engine, memory(scale) / PAGE)) {
                         idle();
                     }
                 }
@@ -216,10 +238,10 @@ fn readers(side: Side, scale: &Scale) -> anyhow::Result<Beside> {
 
 /// Takes some pages away if few of the `frames` of memory are free. Returns false if enough are free, or if
 /// no page became free.
-fn keep_free(world: &World, frames: u64) -> bool {
-    let counts = world.machine.stats().frames;
+pub(super) fn keep_free(machine: &Machine, engine: &Engine<Machine>, frames: u64) -> bool {
+    let counts = machine.stats().frames;
     let free = frames.saturating_sub(counts.allocated - counts.freed);
-    free < frames / FREE && world.engine.reclaim(&ReclaimRequest::pages(DIRECT)).freed > 0
+    free < frames / FREE && engine.reclaim(&ReclaimRequest::pages(DIRECT)).freed > 0
 }
 
 /// Faults in all pages of a file again and again, from this page on, for the time of a turn. Returns the
@@ -259,13 +281,14 @@ fn cost(side: Side, scale: &Scale) -> anyhow::Result<Cost> {
     Ok(found)
 }
 
-fn findings(beside: &[Vec<Beside>], cost: &[Vec<Cost>]) -> Findings {
-    let tables = vec![beside_table(beside), cost_table(cost)];
+fn findings(beside: &[Vec<Beside>], cost: &[Vec<Cost>], hot: &[Vec<Kept>]) -> Findings {
+    let tables = vec![beside_table(beside), cost_table(cost), hot_table(hot)];
     let mut found = Vec::new();
     found.extend(tables[0].column_says("99 % of operations beside readers take at most", 3));
     found.extend(tables[0].column_says("Operations that find no frame, per second", 6));
     found.extend(tables[1].column_says("Time for a page that no space maps", 0));
     found.extend(tables[1].column_says("Time for a page that one space maps", 1));
+    found.extend(tables[2].column_says("Share of a hot set that stays", 0));
     Findings {
         experiment: Reclaim.name(),
         title: Reclaim.title(),
@@ -273,12 +296,17 @@ fn findings(beside: &[Vec<Beside>], cost: &[Vec<Cost>]) -> Findings {
         work: format!(
             "{READERS} threads fault in the pages of a file twice the size of memory, each from another part on, while another thread of the process maps, faults in and \
              unmaps 4 pages repeatedly. The device serves one request of at most 32 pages at a time, in 100 us. A thread reclaims while less than one frame in {FREE} is \
-             free; an operation that finds no frame takes {DIRECT} pages away by itself. Then one CPU takes the pages of a file away that fills half of memory.",
+             free; an operation that finds no frame takes {DIRECT} pages away by itself. Then one CPU takes the pages of a file away that fills half of memory. Last, a process with 1.5 times as much anonymous memory as there \
+             is makes 90 % of its accesses to a quarter of its pages, by a zipf distribution.",
         ),
         tables,
         plots: Vec::new(),
         notes: vec![
-            "All pages are equally hot: each reader visits the whole file in a circle. The table compares what reclaim costs others, not which pages a policy keeps."
+            "All pages are equally hot: each reader visits the whole file in a circle. The first table compares what reclaim costs others, not which pages a policy keeps."
+                .to_owned(),
+            "The hot set is counted without times, so its figures are the same in each run. A hot page counts as missed if its access reads a page from the swap device."
+                .to_owned(),
+            "No lock is held while a device works: the engine checks this at each request to a swap device and to a file, in builds with debug assertions, as those of the tests."
                 .to_owned(),
         ],
         seconds: 0.0,
@@ -333,5 +361,18 @@ fn cost_table(found: &[Vec<Cost>]) -> Table {
         let times = page.iter().map(|figures| Cell::measured(Unit::Nanoseconds, figures[side].clone()));
         let visits = visits.iter().map(|figures| Cell::measured(Unit::Times, figures[side].clone()));
         times.chain(visits).collect()
+    })
+}
+
+fn hot_table(found: &[Vec<Kept>]) -> Table {
+    let measured = [
+        (Unit::Share, figures(found, |turn| turn.hot)),
+        (Unit::Share, figures(found, |turn| turn.hot_misses)),
+        (Unit::Share, figures(found, |turn| turn.swap_ins)),
+        (Unit::Share, figures(found, |turn| turn.written)),
+    ];
+    let columns = ["policy", "hot set kept", "hot accesses that miss", "pages read/access", "written/access"];
+    side_table("anonymous memory of 1.5 times memory, with a hot quarter".to_owned(), &columns, |side| {
+        measured.iter().map(|(unit, figures)| Cell::measured(*unit, figures[side].clone())).collect()
     })
 }
