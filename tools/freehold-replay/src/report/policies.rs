@@ -35,7 +35,7 @@ pub fn policies(whole: &Outcome, limited: &[Outcome]) -> String {
     let swap = runs.first().map_or(0, |(_, memory, _)| memory.swap);
     writeln!(
         text,
-        "With all pages in memory, at most {} are in use, {} of them hot. Swap: {}. A request takes {}.\n",
+        "With all pages in memory, at most {} are in use, {} of them hot.\nSwap: {}. A request takes {}.\n",
         units::bytes(whole.peak),
         units::bytes(most_hot * PAGE),
         units::bytes(swap),
@@ -51,7 +51,7 @@ pub fn policies(whole: &Outcome, limited: &[Outcome]) -> String {
         "Hot kept: share of the pages with a recorded access in the last second that were in memory, sampled after each second and at the end of each address space.",
         "Hot fits: share of these pages that would be in memory if memory always held the pages with the latest recorded accesses (exact LRU).",
         "Fault 99 %: 99th percentile of the time of a fault, including its waits.",
-        "A recording contains faults, not accesses: a page that the program used without a fault counts as unused. The hot set is therefore a lower bound, and refaults of such pages are missing.",
+        "Without samples (freehold record --accesses), a recording contains faults, not accesses: a page that the program used without a fault counts as unused. The hot set is therefore a lower bound, and refaults of such pages are missing.",
     ] {
         text.push_str(&wrapped("", sentence));
     }

@@ -2,8 +2,8 @@
 //!
 //! A process has 1.5 times as much anonymous memory as there is, and uses a quarter of its pages most of the
 //! time, by a zipf distribution. Pages go to a swap device and come back. The load counts pages and no times,
-//! and one CPU performs it with a fixed seed, so its figures are the same in each run. [`kept`] is the load of
-//! a turn.
+//! and one CPU performs it with a fixed seed, so its figures are the same in each run. [`kept`] is the load
+//! of a turn.
 
 use super::reclaim::keep_free;
 use crate::load::{ANON, PAGE, RW};
@@ -28,7 +28,7 @@ const SAMPLES: u64 = 16;
 /// Number of pages that an operation without a frame takes away.
 const DIRECT: u64 = 32;
 
-/// What a policy did with the hot set.
+/// The hot set under a policy.
 pub(super) struct Kept {
     /// Share of the hot pages that were in memory, at all samples together.
     pub hot: f64,
