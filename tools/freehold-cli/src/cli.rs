@@ -68,8 +68,9 @@ pub struct RecordArgs {
 
     /// Also sample at this interval how much of each VMA was accessed
     ///
-    /// Each sample is a snapshot, after which the accessed bits of all processes are cleared. It replaces the
-    /// snapshots at intervals. A replay in little memory then knows memory that is used without faults.
+    /// A sample is a snapshot, after which the accessed bits of all pages are cleared.
+    ///
+    /// Samples replace the snapshots at intervals.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, conflicts_with_all = ["snapshot_every", "snapshots", "calls_only"])]
     pub accesses: Option<Duration>,
 

@@ -103,7 +103,7 @@ impl Experiment for Reclaim {
     }
 
     fn title(&self) -> &'static str {
-        "reads of a file twice the size of memory, the cost of reclaim, and the hot set that stays"
+        "reads of a file twice the size of memory, the cost of reclaim, the hot set that stays"
     }
 
     fn sides(&self) -> Vec<String> {
