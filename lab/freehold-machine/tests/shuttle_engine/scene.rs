@@ -118,6 +118,16 @@ impl Scene {
         (scene, id)
     }
 
+    /// Ends a scene from [`Scene::swapping`]. Checks that no page is mapped and no slot is in use.
+    #[track_caller]
+    pub fn end_swapping(self, device: MemorySwap, id: SwapId) {
+        self.assert_empty();
+        assert_eq!(self.engine.swap_usage(id).unwrap().used, 0, "a slot leaked");
+        assert!(device.stored().is_empty(), "a slot was not discarded");
+        drop(device);
+        self.end();
+    }
+
     /// Returns a scene whose machine has protection keys.
     pub fn keyed(locking: Locking) -> Self {
         Self::on(locking, MachineConfig::backed(1 << 20).pkeys(), config(0))
