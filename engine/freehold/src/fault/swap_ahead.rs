@@ -6,7 +6,7 @@
 //! wait for them, and a failure to read them is no error. They are in the swap cache afterwards, where faults
 //! find them and reclaim can drop them.
 //!
-//! `swap/window.rs` determines the window, and `file/swapped.rs` sends the reads.
+//! `swap/window.rs` determines the window, and `file/swap_in.rs` sends the reads.
 //!
 //! `swap.rs` calls this file. `tests/swapped/ahead.rs` tests it.
 

@@ -52,7 +52,7 @@
 //!
 //! A removal of the page releases the count of the word (`remove.rs`). A page that is swapped out counts as a
 //! page of the file: it is committed memory, and a part of `present_pages`. `tests/swapped/shared.rs` and
-//! `shuttle_engine/swapped.rs` test this file.
+//! `shuttle_engine/swapped_shared.rs` test this file.
 
 use super::{
     FillError, Mapping, Word,
@@ -99,11 +99,7 @@ impl<P: Platform> Mapping<P> {
     /// Returns true if a page that is not in the cache must be read: from the backing store of the file, or
     /// from a swap device. A hint.
     pub(crate) fn reads_device(&self, index: PageIndex) -> bool {
-        self.has_store()
-            || match self.swapped_at(index) {
-                Some(SwappedOut::Slot(entry)) => !self.files().swap.is_cached(entry),
-                Some(SwappedOut::Zeroes) | None => false,
-            }
+        self.has_store() || self.is_in_swap_cache(index) == Some(false)
     }
 
     /// Returns true if the file has contents for a page inside the file, which are in the cache or swapped
@@ -213,16 +209,20 @@ impl<P: Platform> Mapping<P> {
 
     /// Returns true if an access to the page needs no device: the page is in the cache or in the swap cache.
     pub(crate) fn is_in_core(&self, index: PageIndex) -> bool {
-        self.has_page(index)
-            || match self.swapped_at(index) {
-                Some(SwappedOut::Slot(entry)) => self.files().swap.is_cached(entry),
-                Some(SwappedOut::Zeroes) | None => false,
-            }
+        self.has_page(index) || self.is_in_swap_cache(index) == Some(true)
+    }
+
+    /// Returns whether a page that has a slot is in the swap cache, and `None` for each other page. A hint.
+    fn is_in_swap_cache(&self, index: PageIndex) -> Option<bool> {
+        match self.swapped_at(index)? {
+            SwappedOut::Slot(entry) => Some(self.files().swap.is_cached(entry)),
+            SwappedOut::Zeroes => None,
+        }
     }
 
     /// Swaps out a page that no entry maps. Returns `None` if the page is in use, or if `slots` has no slot.
-    /// `begin` begins the write of the page, and sends no request. A page full of zeroes needs no slot, and
-    /// its frame is free.
+    /// If the page gets a slot, its write has begun afterwards, and the caller sends the request. A page full
+    /// of zeroes needs no slot, and its frame is free.
     ///
     /// # Locks
     ///

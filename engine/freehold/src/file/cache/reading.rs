@@ -98,8 +98,7 @@ pub(in crate::file) fn end(word: &AtomicU64, pfn: Pfn, visible: bool, watched: b
 
 /// Begins the return of a page that is swapped out: the page counts as being read into `pfn`, in which the
 /// swap cache has it. Returns false if the page is not at this place any more. After success, the caller has
-/// the count that the word had, and calls [`end`]. The caller holds the invalidate lock for
-/// reading.
+/// the count that the word had, and calls [`end`]. The caller holds the invalidate lock for reading.
 pub(in crate::file) fn claim(word: &AtomicU64, page: SwappedOut, pfn: Pfn) -> bool {
     let (old, new) = (Word::swapped(page).0, Word::reading(pfn).0);
     // Acquire pairs with the release of the task that swapped the page out.
