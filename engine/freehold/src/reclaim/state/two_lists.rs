@@ -5,7 +5,7 @@
 //!
 //! | age | tested, and accessed | tested, and not accessed |
 //! | --- | --- | --- |
-//! | new, inactive | a page of a file becomes referenced, any other page becomes active | evicted |
+//! | new, inactive | becomes referenced: the access may be the fault that made the page | evicted |
 //! | referenced | becomes active | evicted |
 //! | active, tested only while its list is too long | becomes inactive | becomes inactive |
 //!
@@ -82,13 +82,12 @@ impl Policy for TwoLists {
         Step::Test
     }
 
-    fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict {
+    fn tested(&self, _: PageKind, age: Age, accessed: bool) -> Verdict {
         match (age, accessed) {
             (ACTIVE, _) => Verdict::Keep(INACTIVE),
             (_, false) => Verdict::Evict,
             (REFERENCED, true) => Verdict::Keep(ACTIVE),
-            (_, true) if kind == PageKind::File => Verdict::Keep(REFERENCED),
-            (_, true) => Verdict::Keep(ACTIVE),
+            (_, true) => Verdict::Keep(REFERENCED),
         }
     }
 
