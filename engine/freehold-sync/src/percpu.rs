@@ -57,6 +57,12 @@ impl<T, H: Host> PerCpu<T, H> {
         H::with_cpu(|cpu| f(cpu, &self.cells[cpu]))
     }
 
+    /// Returns the cell of a CPU. Returns `None` if there is no CPU with this number.
+    #[inline]
+    pub fn get(&self, cpu: usize) -> Option<&T> {
+        self.cells.get(cpu).map(|cell| &**cell)
+    }
+
     /// Returns all cells, in the order of CPU numbers.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> + DoubleEndedIterator + Clone {
         self.cells.iter().map(|cell| &**cell)

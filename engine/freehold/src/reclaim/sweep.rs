@@ -139,7 +139,7 @@ impl<P: Platform> Engine<P> {
         };
         sweep.reclaimed.freed += self.drop_clean_swapped(request.target);
         while !sweep.is_done() && !sweep.is_idle(all) {
-            let Some(chunk) = self.files().reclaim.next_chunk(&memory) else { break };
+            let Some(chunk) = self.files().reclaim.next_chunk() else { break };
             let rest = sweep.chunk(chunk);
             self.files().reclaim.put_back(rest);
             P::cond_resched();

@@ -89,7 +89,13 @@ impl World {
 
     /// Makes every CPU run `work` with its number. Returns the report of the run.
     pub fn all(&self, work: impl Fn(usize)) -> Report {
-        let model = Model::named("e5-2690v4").expect("a machine");
+        self.all_on(&[], work)
+    }
+
+    /// Makes every CPU of a changed machine run `work`. The changes have the form of
+    /// [`Model::changed`].
+    pub fn all_on(&self, changes: &[String], work: impl Fn(usize)) -> Report {
+        let model = Model::changed("e5-2690v4", changes).expect("a machine");
         let work = &work;
         run(&model, self.cpus, 1, (0..self.cpus).map(|cpu| move || work(cpu)))
     }

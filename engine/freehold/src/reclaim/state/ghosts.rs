@@ -1,11 +1,11 @@
 //! Which pages of files were evicted, and when: a table of fingerprints (Linux: shadow entries).
 //!
 //! A page of a file that is read again after its eviction is a *refault*. Its *distance* is the number of
-//! pages that were evicted in between. The table has one slot for each two frames of memory. A hash of the
-//! page gives the slot of the page and a tag. The slot has the tag and the time of the eviction. A later
-//! eviction with the same slot replaces it, so the table needs no locks and never grows. A refault is missed
-//! if its slot was replaced. A page with the slot and the tag of another page is a wrong hint, once in 4096
-//! such pages.
+//! pages that were evicted in between. The table has one slot for each two frames of memory. A hash of a
+//! group of pages gives their slots, on one cache line, and a tag. A slot has the tag and the time of the
+//! eviction. A later eviction with the same slot replaces it, so the table needs no locks and never grows. A
+//! refault is missed if its slot was replaced. A page with the slot and the tag of another page is a wrong
+//! hint, once in 4096 such pages.
 
 use crate::error::NoMemory;
 use allocator_api2::{alloc::AllocError, boxed::Box, vec::Vec};
@@ -14,6 +14,9 @@ use freehold_sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// Number of bits of a slot that hold the time. The other bits hold the tag.
 const TIME_BITS: u32 = 20;
 const TIMES: u32 = 1 << TIME_BITS;
+/// Number of consecutive pages of a file whose slots share a cache line. Consecutive pages are often read by
+/// one CPU, and evicted together.
+const GROUP: u64 = 16;
 
 /// The table of the evicted pages of an engine.
 pub(super) struct Ghosts {
@@ -44,9 +47,10 @@ impl Ghosts {
     fn place(&self, file: usize, index: u64) -> Option<(&AtomicU32, u32)> {
         // Mixes all bits of both numbers into the upper half (the multiplier is 2^64 divided by the golden
         // ratio, made odd).
-        let mixed = (file as u64 ^ index.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (file as u64 ^ (index / GROUP).rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let mixed = (mixed ^ mixed >> 32).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let slot = self.slots.get((mixed >> 32) as usize & self.slots.len().wrapping_sub(1))?;
+        let place = (mixed >> 32) * GROUP + index % GROUP;
+        let slot = self.slots.get(place as usize & self.slots.len().wrapping_sub(1))?;
         Some((slot, (mixed as u32 >> TIME_BITS).max(1) << TIME_BITS))
     }
 

@@ -1,13 +1,14 @@
-//! The state of reclaim that other folders need: the policy, and where the cycle of visits is.
+//! The state of reclaim that other folders need: the policy, and the cycle of visits (`visits.rs`).
 //!
-//! Every field is constant or a word that is read and written on its own. Reclaim writes them once for each
-//! [`CHUNK`] frames; faults write none of them.
+//! Every field is constant or a word that is read and written on its own. Reclaim writes the shared words
+//! once for each chunk of frames; faults write none of them.
 
 mod clock;
 mod generations;
 mod ghosts;
 pub(crate) mod policy;
 mod two_lists;
+mod visits;
 
 use crate::{error::NoMemory, platform::Platform};
 use allocator_api2::boxed::Box;
@@ -16,16 +17,14 @@ use core::ops::Range;
 use freehold_pagetable::Pfn;
 use freehold_sync::{
     PerCpu,
-    atomic::{AtomicBool, AtomicU64, CHECKED, Ordering::Relaxed},
+    atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
 };
 use freehold_vmspace::{OldAges, PageIndex};
 use generations::Generations;
 use ghosts::Ghosts;
 use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
 use two_lists::TwoLists;
-
-/// Number of frames that a task visits between two accesses to the shared state.
-pub(crate) const CHUNK: u64 = if CHECKED { 8 } else { 512 };
+use visits::Visits;
 
 /// The policy of an engine, with its state.
 enum Chosen {
@@ -44,9 +43,6 @@ fn zero_counts() -> Counts {
 
 /// The part of the state that each CPU has of its own.
 struct CpuPart {
-    /// The rest of a chunk that a call on this CPU has not visited, as its start times `CHUNK + 1` plus its
-    /// length; 0 if there is none.
-    rest: AtomicU64,
     /// Pages found by this CPU so far.
     found: Counts,
 }
@@ -54,9 +50,6 @@ struct CpuPart {
 /// The part of the state that all tasks write that reclaim, on cache lines of its own.
 #[repr(align(64))]
 struct Cycle {
-    /// Number of chunks that tasks have taken so far. The next task visits the next chunk; after the last
-    /// chunk of memory, the first one.
-    hand: AtomicU64,
     /// Number of pages evicted so far: the clock by which refault distances are measured.
     evicted: AtomicU64,
     /// The sums of `found` at the last report to the policy.
@@ -69,6 +62,7 @@ pub(crate) struct ReclaimState<P: Platform> {
     cpus: PerCpu<CpuPart, P>,
     /// On the heap, so that the state is small while an engine is made.
     cycle: Box<Cycle>,
+    visits: Visits<P>,
     /// The evicted pages of files.
     ghosts: Ghosts,
     /// True if a program has ever mapped droppable memory. Never cleared.
@@ -91,14 +85,14 @@ impl<P: Platform> ReclaimState<P> {
             ReclaimPolicy::Generations => Chosen::Generations(Generations::default()),
             ReclaimPolicy::Custom(policy) => Chosen::Custom(policy),
         };
-        let part = |_| CpuPart { rest: AtomicU64::new(0), found: zero_counts() };
-        let [hand, evicted] = [(); 2].map(|()| AtomicU64::new(0));
-        let cycle = Box::try_new(Cycle { hand, evicted, reported: zero_counts() })?;
+        let part = |_| CpuPart { found: zero_counts() };
+        let cycle = Box::try_new(Cycle { evicted: AtomicU64::new(0), reported: zero_counts() })?;
         let droppable = AtomicBool::new(false);
         Ok(ReclaimState {
             policy,
             cpus: PerCpu::try_new(part)?,
             cycle,
+            visits: Visits::try_new(memory)?,
             ghosts,
             droppable,
             slots: AtomicU64::new(0),
@@ -121,41 +115,15 @@ impl<P: Platform> ReclaimState<P> {
         OldAges { anon: age(PageKind::Anonymous), shmem: age(PageKind::Shared), file: age(PageKind::File) }
     }
 
-    /// Takes the next chunk of `memory` for the calling task. Reports to the policy when a visit of memory
-    /// is over. Returns `None` if there is no memory.
-    pub fn next_chunk(&self, memory: &Range<Pfn>) -> Option<Range<u64>> {
-        let (first, end) = (memory.start.get(), memory.end.get());
-        let chunks = end.saturating_sub(first).div_ceil(CHUNK);
-        if chunks == 0 {
-            return None;
-        }
-        // Relaxed, here and in `put_back`: only this CPU uses its rest.
-        let rest = self.cpus.with(|part| {
-            let rest = part.rest.load(Relaxed);
-            part.rest.store(0, Relaxed);
-            rest
-        });
-        if rest != 0 {
-            let start = rest / (CHUNK + 1);
-            return Some(start..start + rest % (CHUNK + 1));
-        }
-        // Relaxed: tasks that take different chunks share no data. A task may still be in an earlier chunk
-        // when another task reports; its pages count in the next visit.
-        let number = self.cycle.hand.fetch_add(1, Relaxed);
-        if number != 0 && number.is_multiple_of(chunks) {
-            self.report();
-        }
-        let start = first + number % chunks * CHUNK;
-        Some(start..end.min(start + CHUNK))
+    /// Takes the next frames to visit for the calling task. Reports to the policy when a visit of memory is
+    /// over. Returns `None` if there is no memory.
+    pub fn next_chunk(&self) -> Option<Range<u64>> {
+        self.visits.next(|| self.report())
     }
 
-    /// Returns the rest of a chunk, which a call on this CPU visits next. If the CPU has another rest, the
-    /// frames are visited in the next cycle.
+    /// Returns the rest of a chunk, which a call on this CPU visits next.
     pub fn put_back(&self, rest: Range<u64>) {
-        if !rest.is_empty() {
-            let word = rest.start * (CHUNK + 1) + (rest.end - rest.start);
-            self.cpus.with(|part| part.rest.store(word, Relaxed));
-        }
+        self.visits.put_back(rest);
     }
 
     /// Passes the numbers of pages found since the last report to the policy.
