@@ -55,7 +55,18 @@ const SMALL: [&str; 1] = ["exit"];
 /// this row shows its cost on the host of these benches.
 const HOST: [&str; 1] = ["read-section"];
 /// Operations measured only on the engine, per page of one large area.
-const BY_PAGE: [&str; 4] = ["fault-per-page", "zap-per-page", "fork-per-page", "mprotect-per-page"];
+const BY_PAGE: [&str; 6] = [
+    "fault-per-page",
+    "fault-among-walks",
+    "aging-per-page",
+    "zap-per-page",
+    "fork-per-page",
+    "mprotect-per-page",
+];
+/// The rows of [`BY_PAGE`] with walks that age pages.
+const AGING: [&str; 2] = ["fault-among-walks", "aging-per-page"];
+/// Number of faults between two walks of the row `fault-among-walks`.
+const AGED: u64 = 256;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -204,6 +215,7 @@ fn repeat<T>(mut before: impl FnMut(u64) -> T, mut operation: impl FnMut(&T), mu
 /// Performs an operation in the child that Valgrind runs.
 fn run(subject: &str, operation: &str, areas: u64) {
     match subject {
+        _ if AGING.contains(&operation) => aging(operation),
         _ if BY_PAGE.contains(&operation) => by_page(operation),
         _ if HOST.contains(&operation) => repeat(drop, |()| _ = black_box(<Machine>::rcu_read()), drop),
         _ if SMALL.contains(&operation) => exit(areas),
@@ -317,6 +329,35 @@ fn by_page(operation: &str) {
         // The child is not dropped, because its end must not be counted.
         "fork-per-page" => measured(&mut || std::mem::forget(fork(process))),
         _ => measured(&mut || process.mprotect(at, PAGES * PAGE, Prot::READ).expect("mapped")),
+    }
+    std::mem::forget(space);
+}
+
+/// Measures faults between walks that age all pages of the space, or the last of the walks.
+fn aging(operation: &str) {
+    let space = Space::aging(1 << 30);
+    let process = space.process();
+    let touch = |at, pages: std::ops::Range<u64>| {
+        for n in pages {
+            process.space().handle_fault(at + n * PAGE, Access::WRITE).expect("room");
+        }
+    };
+    let warm = space.map(PAGES * PAGE);
+    touch(warm, 0..PAGES);
+    process.munmap(warm, PAGES * PAGE).expect("mapped");
+    let at = space.map(PAGES * PAGE);
+    process.note_ran();
+    for first in (0..PAGES).step_by(AGED as usize) {
+        match operation {
+            "fault-among-walks" => measured(&mut || touch(at, first..first + AGED)),
+            _ => touch(at, first..first + AGED),
+        }
+        process.age_pages(0, u64::MAX);
+        process.note_ran();
+    }
+    if operation == "aging-per-page" {
+        touch(at, 0..PAGES);
+        measured(&mut || _ = process.age_pages(0, u64::MAX));
     }
     std::mem::forget(space);
 }

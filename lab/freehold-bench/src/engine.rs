@@ -9,6 +9,7 @@
 
 use crate::{BASE, LENGTH, PAGE, STACK, STRIDE, Subject};
 use freehold::engine::{Config, Engine};
+use freehold::reclaim::ReclaimPolicy;
 use freehold::space::{Locking, MapFlags, Placement, Prot, SpaceConfig, Write};
 use freehold_machine::{Machine, MachineConfig, Process};
 
@@ -42,6 +43,14 @@ impl Space {
         let engine = Engine::new(machine.clone(), Config::new().max_map_count(1 << 20));
         let config = SpaceConfig::new().locking(locking).placement(placement);
         Space { machine, process: Process::new(&engine.expect("memory"), &config).expect("memory") }
+    }
+
+    /// Creates an empty address space whose pages are aged by walks of page tables.
+    pub fn aging(bytes: u64) -> Self {
+        let machine = machine(bytes);
+        let engine = Engine::new(machine.clone(), Config::new().reclaim(ReclaimPolicy::Generations));
+        let process = Process::new(&engine.expect("memory"), &SpaceConfig::default()).expect("memory");
+        Space { machine, process }
     }
 
     /// Creates a space like [`Subject::with_areas`], with these settings for locking and placement.

@@ -85,6 +85,38 @@ impl Area {
         unsafe { self.pointer().cast::<u8>().add(offset).write_volatile(1) };
     }
 
+    /// Reads a word of a page, or writes `word` to it.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `page` lies beyond the end of the area.
+    pub fn access(&self, page: u64, word: Option<u64>) {
+        let offset = page as usize * PAGE;
+        assert!(offset < self.bytes, "page {page} of an area of {} bytes", self.bytes);
+        // SAFETY: as in `touch`; pages are aligned for words.
+        let words = unsafe { self.pointer().byte_add(offset).cast::<u64>() };
+        match word {
+            // SAFETY: as in `touch`.
+            Some(word) => unsafe { words.write_volatile(word) },
+            // SAFETY: as in `touch`. The kernel has filled the page with zeroes, or the area has written it.
+            None => _ = unsafe { words.read_volatile() },
+        }
+    }
+
+    /// Returns for each page whether it is in memory.
+    ///
+    /// # Errors
+    ///
+    /// Fails with the error of the host.
+    pub fn present(&self) -> io::Result<Vec<bool>> {
+        let mut found = vec![0u8; self.bytes / PAGE];
+        // SAFETY: the vector has a byte for each page of the area.
+        if unsafe { libc::mincore(self.pointer(), self.bytes, found.as_mut_ptr()) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(found.into_iter().map(|byte| byte & 1 != 0).collect())
+    }
+
     /// Frees all pages. The area stays mapped.
     pub fn discard(&self) {
         // SAFETY: `self` owns the area, and no code relies on its contents.
@@ -129,6 +161,15 @@ fn mmap(bytes: usize, rights: i32) -> io::Result<usize> {
     // SAFETY: the call requests new memory at any address, so it changes no existing mapping.
     let at = unsafe { libc::mmap(ptr::null_mut(), bytes, rights, flags, -1, 0) };
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at.expose_provenance()) }
+}
+
+/// Returns the number of faults of this process that read a page, and of all other faults.
+pub fn faults() -> (u64, u64) {
+    // SAFETY: a structure of integers may be all zeroes.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: `usage` is a valid destination, and every Linux has this call.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    (usage.ru_majflt as u64, usage.ru_minflt as u64)
 }
 
 /// Returns the processor time that the calling thread has used.

@@ -24,6 +24,7 @@ mod experiments;
 mod findings;
 mod five_steps;
 mod host;
+mod hot_set_on_host;
 mod interrupt;
 mod load;
 mod machine;
@@ -37,9 +38,11 @@ mod steps;
 mod text;
 mod unit;
 mod work;
+mod zipf;
 
 pub use executor::Place;
 pub use findings::Findings;
+pub use hot_set_on_host::{HostHotSet, hot_set_on_host};
 pub use scale::Scale;
 
 use experiments::{ALL, Experiment};

@@ -1,30 +1,25 @@
 //! The share of a hot set that each policy of reclaim keeps, for the experiment `reclaim`.
 //!
 //! A process has 1.5 times as much anonymous memory as there is, and uses a quarter of its pages most of the
-//! time, by a zipf distribution. Pages go to a swap device and come back. The load counts pages and no times,
-//! and one CPU performs it with a fixed seed, so its figures are the same in each run. [`kept`] is the load
-//! of a turn.
+//! time (`zipf.rs`). Pages go to a swap device in memory and come back. One CPU performs the load with a
+//! fixed sequence of accesses, so that all figures but the rate of faults are the same in each run. [`kept`]
+//! is the load of a turn. `hot_set_on_host.rs` has the same load for the host.
 
 use super::reclaim::keep_free;
-use crate::load::{ANON, PAGE, RW};
+use crate::executor::Instant;
+use crate::load::{ANON, PAGE, RW, since};
+use crate::zipf::{Draws, ROUNDS, SAMPLES};
 use freehold::{
+    VirtAddr,
     engine::{Config, Engine},
-    fault::Access,
+    fault::{Access, FaultError},
     platform::ShortageAnswer,
     reclaim::ReclaimRequest,
     space::{Locking, SpaceConfig},
 };
-use freehold_machine::{Machine, MachineConfig, MemorySwap, Process};
+use freehold_machine::{Cpu, DefaultFormat, Machine, MachineConfig, MemorySwap, Process};
 use std::sync::Arc;
 
-/// Number of accesses for each page of the process, after all pages were written once.
-const ROUNDS: u64 = 8;
-/// One access of this number goes to a page that is not hot.
-const COLD: u64 = 10;
-/// One access of this number is a store.
-const STORES: u64 = 4;
-/// Number of samples of the hot pages, in the second half of the accesses.
-const SAMPLES: u64 = 16;
 /// Number of pages that an operation without a frame takes away.
 const DIRECT: u64 = 32;
 
@@ -38,65 +33,45 @@ pub(super) struct Kept {
     pub swap_ins: f64,
     /// Pages written to the device, per access.
     pub written: f64,
+    /// Faults per second, in the half of the accesses in which the samples are.
+    pub faults: f64,
 }
 
-/// A sequence of random numbers (splitmix64).
-struct Random(u64);
-
-impl Random {
-    /// Returns a number below `end`.
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (mixed ^ mixed >> 31) % end
-    }
+/// A program with one thread.
+struct Program<'m> {
+    machine: &'m Machine,
+    process: Process,
+    cpu: Cpu<DefaultFormat>,
+    at: u64,
+    /// Number of faults.
+    faults: u64,
 }
 
-/// Draws the pages of accesses.
-struct Draw {
-    random: Random,
-    pages: u64,
-    hot: u64,
-    /// The sums of the weights of the hot pages with smaller ranks.
-    sums: Vec<u64>,
-}
-
-impl Draw {
-    fn new(pages: u64) -> Draw {
-        let hot = pages / 4;
-        let weights = (1..=hot).map(|rank| (1 << 40) / rank);
-        let sums = weights
-            .scan(0, |sum, weight| {
-                *sum += weight;
-                Some(*sum)
-            })
-            .collect();
-        Draw { random: Random(0x51), pages, hot, sums }
-    }
-
-    /// Returns the page with this rank. Pages of neighbouring ranks are far apart.
-    fn page_of(&self, rank: u64) -> u64 {
-        // A prime number that does not divide the number of pages, which is three times a power of two.
-        rank * 7919 % self.pages
-    }
-
-    /// Returns the rank of the next page. The ranks below `hot` are hot.
-    fn next_rank(&mut self) -> u64 {
-        if self.random.below(COLD) == 0 {
-            return self.hot + self.random.below(self.pages - self.hot);
+impl Program<'_> {
+    /// Loads a word of a page, or stores one.
+    fn access(&mut self, page: u64, stores: bool) -> Result<(), FaultError> {
+        let (space, faults) = (self.process.space(), &mut self.faults);
+        let fault = |at: VirtAddr, access: Access| {
+            *faults += 1;
+            space.handle_fault(at.get(), access).map(drop)
+        };
+        let address = self.at + page * PAGE;
+        match stores {
+            true => self.cpu.store(space.mmu(), address, page + 1, fault),
+            false => self.cpu.load::<u64, _>(space.mmu(), address, fault).map(drop),
         }
-        let all = self.sums.last().copied().unwrap_or(1);
-        let drawn = self.random.below(all);
-        self.sums.partition_point(|sum| *sum <= drawn) as u64
+    }
+
+    /// Takes pages away if few frames are free, as a kernel's thread does.
+    fn keep_free(&mut self, engine: &Engine<Machine>, frames: u64) {
+        self.cpu.call(|| keep_free(self.machine, engine, frames));
     }
 }
 
 /// Accesses 1.5 times the memory of a machine, and returns what `config`'s policy kept. `bytes` is a power of
 /// two.
 pub(super) fn kept(config: Config, bytes: u64, locking: Locking) -> anyhow::Result<Kept> {
-    // A page with contents is not full of zeroes, so it needs a slot.
-    let machine = Machine::new(MachineConfig::phantom(bytes).cpus(1).fast().fill(1))?;
+    let machine = Machine::new(MachineConfig::backed(bytes).cpus(1).fast())?;
     let engine = Engine::new(machine.clone(), config)?;
     let (frames, pages) = (bytes / PAGE, bytes / PAGE / 2 * 3);
     let device = MemorySwap::new(2 * pages);
@@ -112,33 +87,43 @@ pub(super) fn kept(config: Config, bytes: u64, locking: Locking) -> anyhow::Resu
     })));
     let mut cpu = machine.cpu(0);
     cpu.run(process.mmu());
-    let mut draw = Draw::new(pages);
+    let mut program = Program { machine: &machine, process, cpu, at, faults: 0 };
     for page in 0..pages {
-        cpu.call(|| keep_free(&machine, &engine, frames));
-        process.touch(&mut cpu, at + page * PAGE, Access::WRITE)?;
+        program.access(page, true)?;
+        program.keep_free(&engine, frames);
     }
+    let mut draws = Draws::new(pages);
     let (accesses, before) = (ROUNDS * pages, device.stats());
     let (mut hot, mut missed, mut looked, mut kept) = (0, 0, 0, 0);
+    let (mut faults, mut took, mut started) = (0, 0.0, Instant::now());
     for n in 0..accesses {
-        let rank = draw.next_rank();
-        let address = at + draw.page_of(rank) * PAGE;
-        cpu.call(|| keep_free(&machine, &engine, frames));
-        let reads = device.stats().pages_read;
-        let access = if draw.random.below(STORES) == 0 { Access::WRITE } else { Access::READ };
-        process.touch(&mut cpu, address, access)?;
-        if rank < draw.hot {
+        let sampled = n >= accesses / 2 && n % (accesses / 2 / SAMPLES) == 0;
+        if sampled {
+            if n > accesses / 2 {
+                took += since(started);
+            } else {
+                faults = program.faults;
+            }
+            looked += draws.hot_pages().len() as u64;
+            let is_kept = |page: &u64| program.process.frame_at(at + page * PAGE).is_some();
+            kept += draws.hot_pages().filter(is_kept).count() as u64;
+            started = Instant::now();
+        }
+        let (draw, had) = (draws.next(), program.faults);
+        let reads = if draw.is_hot { device.stats().pages_read } else { 0 };
+        program.access(draw.page, draw.stores)?;
+        if program.faults > had {
+            program.keep_free(&engine, frames);
+        }
+        if draw.is_hot {
             hot += 1;
             missed += u64::from(device.stats().pages_read > reads);
         }
-        if n >= accesses / 2 && n % (accesses / 2 / SAMPLES) == 0 {
-            looked += draw.hot;
-            let is_kept = |rank: &u64| process.frame_at(at + draw.page_of(*rank) * PAGE).is_some();
-            kept += (0..draw.hot).filter(is_kept).count() as u64;
-        }
     }
-    let after = device.stats();
+    took += since(started);
+    let (after, faults) = (device.stats(), program.faults - faults);
     machine.set_memory_short(None);
-    drop((cpu, process));
+    drop(program);
     engine.swap_off(id, || None)?;
     let per_access = |pages: u64| pages as f64 / accesses as f64;
     Ok(Kept {
@@ -146,5 +131,6 @@ pub(super) fn kept(config: Config, bytes: u64, locking: Locking) -> anyhow::Resu
         hot_misses: missed as f64 / hot as f64,
         swap_ins: per_access(after.pages_read - before.pages_read),
         written: per_access(after.pages_written - before.pages_written),
+        faults: faults as f64 / took * 1e9,
     })
 }

@@ -370,8 +370,16 @@ fn hot_table(found: &[Vec<Kept>]) -> Table {
         (Unit::Share, figures(found, |turn| turn.hot_misses)),
         (Unit::Share, figures(found, |turn| turn.swap_ins)),
         (Unit::Share, figures(found, |turn| turn.written)),
+        (Unit::PerSecond, figures(found, |turn| turn.faults)),
     ];
-    let columns = ["policy", "hot set kept", "hot accesses that miss", "pages read/access", "written/access"];
+    let columns = [
+        "policy",
+        "hot set kept",
+        "hot accesses that miss",
+        "pages read/access",
+        "written/access",
+        "faults/s",
+    ];
     side_table("anonymous memory of 1.5 times memory, with a hot quarter".to_owned(), &columns, |side| {
         measured.iter().map(|(unit, figures)| Cell::measured(*unit, figures[side].clone())).collect()
     })
