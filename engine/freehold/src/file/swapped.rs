@@ -365,13 +365,21 @@ impl<P: Platform> Mapping<P> {
     }
 
     /// Returns a page from the swap cache to the cache of the file, unless another task does, or writes the
-    /// whole page. `pfn` is the frame that a lookup of the slot has found under this lock. Takes over the
-    /// caller's reference to it.
+    /// whole page, or the memory of the frame has failed. `pfn` is the frame that a lookup of the slot has
+    /// found under this lock. Takes over the caller's reference to it.
+    ///
+    /// # Locks
+    ///
+    /// The lock of the frame: a failure finds the page either in the swap cache or in the cache of the file
+    /// (`rmap/failure_swapped.rs`).
     fn return_page(&self, pages_stay: &RwSemReadGuard<'_, P>, index: PageIndex, entry: SwapEntry, pfn: Pfn) {
         let (files, memory) = (self.files(), self.files().memory());
-        let page = SwappedOut::Slot(entry);
-        let word = self.word(pages_stay, index).filter(|word| reading::claim(word, page, pfn));
+        let (page, identity) = (SwappedOut::Slot(entry), memory.lock_frame(pfn));
+        let word = self
+            .word(pages_stay, index)
+            .filter(|word| !files.platform().frame(pfn).has_failed() && reading::claim(word, page, pfn));
         let Some(word) = word else {
+            drop(identity);
             return memory.put_frame(pfn);
         };
         // This task has the word's count. The word has not changed since the lookup, so the frame has the
@@ -382,6 +390,7 @@ impl<P: Platform> Mapping<P> {
         frame.become_shared(self.cache_page(), index);
         frame.return_to_cache();
         let end = reading::end(word, pfn, true, false);
+        drop(identity);
         self.invalidate.swapped_back(1);
         match end {
             End::Ended { wake: true } => self.turn(index).wake::<P>(),

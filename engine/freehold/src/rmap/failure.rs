@@ -186,10 +186,14 @@ impl<P: Platform> Engine<P> {
                 return Err(OfflineError::Failed);
             }
             let Some(page) = self.page(pfn) else {
-                return match unmapped() {
-                    Some(done) => Ok(Some(done)),
-                    None => self.retire_free(pfn).map(|()| None),
-                };
+                if let Some(done) = unmapped() {
+                    return Ok(Some(done));
+                }
+                // The page may have returned from the swap cache to its file since.
+                if self.page(pfn).is_some() {
+                    continue;
+                }
+                return self.retire_free(pfn).map(|()| None);
             };
             match how(&page) {
                 Ok(done) => return Ok(Some(done)),

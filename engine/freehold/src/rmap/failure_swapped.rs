@@ -13,7 +13,9 @@
 //! | failure | the record: failed | the entries of the page, and replaces them by markers |
 //! | fault ([`lose_if_failed`](Engine::lose_if_failed)) | the entry, and the count of entries in the record | the record, and replaces its entry by a marker |
 //!
-//! At least one of them finds the entry. `tests/swapped/failed.rs` and `shuttle_engine/failure.rs` test this
+//! At least one of them finds the entry. A page of shared memory has no swap entries: it returns to its file
+//! under the lock of the frame (`file/swapped.rs`), so that a failure finds the page in one of the two caches,
+//! and a return finds a frame that has failed. `tests/swapped/failed.rs` and `shuttle_engine/failure.rs` test this
 //! file.
 
 use super::{
@@ -33,19 +35,26 @@ impl<P: Platform> Engine<P> {
     ///
     /// The frame's lock; the home's lock for reading; page table locks one at a time. The caller holds none.
     pub(super) fn fail_swapped(&self, pfn: Pfn) -> Option<Damage> {
+        if self.platform().frame(pfn).is_free() {
+            return None;
+        }
+        // A swap-out holds the lock until all entries are swap entries, and a page of shared memory returns
+        // to its file under the lock. The frame may be free by now, or may hold another page: the record of a
+        // frame, and the lock in it, always exist.
+        let identity = self.memory().lock_frame(pfn);
         if !self.platform().frame(pfn).get_cached() {
             return None;
         }
         let damage = self.fail_cached(pfn);
+        drop(identity);
         self.memory().put_frame(pfn);
         damage
     }
 
-    /// Implements [`fail_swapped`](Self::fail_swapped). The caller has a reference to the frame.
+    /// Implements [`fail_swapped`](Self::fail_swapped). The caller has a reference to the frame, and the lock
+    /// of the frame.
     fn fail_cached(&self, pfn: Pfn) -> Option<Damage> {
         let (swap, frame) = (self.swap(), self.platform().frame(pfn));
-        // A swap-out holds the lock until all entries are swap entries.
-        let _identity = self.memory().lock_frame(pfn);
         let entry = swap.entry_of(pfn)?;
         if frame.maps() != 0 || frame.has_failed() {
             return None;

@@ -1,11 +1,11 @@
 //! Memory failures, and operations on all entries of a page, concurrent with programs (C-27).
 //!
-//! The code under test is `rmap/failure.rs`, `failure_swapped.rs`, `entries.rs` and `migrate.rs`. No task keeps an entry of a frame
-//! that the engine has taken out of use. A store is present in memory, written back to the disk, or reported
-//! as lost. A page that left the cache of its file is not mapped. [`Store`] is the disk. From the words on
-//! the disk, the scenarios check that `write_back` has written every store made before the call. A scenario
-//! opens its file with `opened` or `opened_twice`, and reports a failure with `fail`. `end` checks that
-//! exactly the failed frames are missing at the end.
+//! The code under test is `rmap/failure.rs`, `failure_swapped.rs`, `entries.rs` and `migrate.rs`. No task
+//! keeps an entry of a frame that the engine has taken out of use. A store is present in memory, written back
+//! to the disk, or reported as lost. A page that left the cache of its file is not mapped. [`Store`] is the
+//! disk. From the words on the disk, the scenarios check that `write_back` has written every store made
+//! before the call. A scenario opens its file with `opened` or `opened_twice`, and reports a failure with
+//! `fail`. `end` checks that exactly the failed frames are missing at the end.
 
 use crate::{
     explore::{explore, explore_until, thread},
@@ -13,6 +13,7 @@ use crate::{
 };
 use freehold::{
     PageIndex, PageRange,
+    call::Advice,
     counted::Counted,
     engine::Engine,
     error::SyncError,
@@ -201,6 +202,46 @@ fn memory_failure_concurrent_with_faults_at_swap_entries() {
             process.check();
         }
         drop((cpu, child, other));
+        assert_eq!(scene.engine.swap_usage(id).map(|usage| usage.used), Some(0));
+        end(scene);
+    });
+}
+
+/// A page of shared memory leaves the swap cache and enters the cache of its file in one step for a failure.
+#[test]
+fn memory_failure_concurrent_with_the_return_of_a_page_of_shared_memory() {
+    explore("a memory failure of a frame in the swap cache concurrent with its return", 200, |locking| {
+        let device = MemorySwap::new(8);
+        let (scene, id) = Scene::swapping(locking, &device);
+        let mapping = Mapping::memfd(&scene.engine, 2 * PAGE).unwrap();
+        let file = File::new(&mapping, FileAccess::READ_WRITE, "/memfd:it").unwrap();
+        map_file(&scene.process, &file);
+        let mut cpu = scene.machine.cpu(3);
+        scene.process.store(&mut cpu, page(0), value(0)).unwrap();
+        scene.engine.reclaim(&ReclaimRequest::pages(u64::MAX));
+        scene.process.madvise(page(0), PAGE, Advice::WillNeed).unwrap();
+        let is_cached = |pfn: &Pfn| scene.machine.frame(*pfn).is_in_cache();
+        let frames = scene.machine.frames();
+        let mut cached = (frames.start.get()..frames.end.get()).map(Pfn::new).filter(is_cached);
+        let pfn = cached.next().expect("the page is in the swap cache");
+        assert_eq!(cached.next(), None);
+        let (damage, found) = thread::scope(|scope| {
+            let failure = scope.spawn(|| scene.engine.memory_failure(pfn));
+            let fault = scope.spawn(|| look(&scene.process, &mut scene.machine.cpu(0), 0));
+            (failure.join().unwrap(), fault.join().unwrap())
+        });
+        let damage = damage.expect("a frame in a cache is not busy");
+        let again = look(&scene.process, &mut cpu, 0);
+        assert_ne!(scene.process.frame_at(page(0)), Some(pfn), "{damage:?}");
+        assert_eq!(scene.machine.frame(pfn).maps(), 0, "{damage:?}");
+        for found in [found, again] {
+            // The device has the page, so an access fails only if the page was in the cache of its file.
+            let is_lost = found.is_err() && damage == Damage::Lost;
+            assert!(found == Ok(value(0)) || is_lost, "{found:?}, {damage:?}");
+        }
+        drop(cpu);
+        unmap(&scene.process, 0..2);
+        drop((file, mapping));
         assert_eq!(scene.engine.swap_usage(id).map(|usage| usage.used), Some(0));
         end(scene);
     });
