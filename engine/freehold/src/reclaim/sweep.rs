@@ -11,6 +11,9 @@ use freehold_vmspace::{UserRange, VmSpace, frame::age::Glance};
 /// Default of [`ReclaimRequest::visits`], as a multiple of the frames of memory. A call with a larger limit
 /// also ends if it has visited so many frames since the last page that became free.
 const MOST_VISITS: u64 = 12;
+/// A call ends if it has visited memory this many times without finding a page that may go. Between two
+/// visits of a frame, all frames may be visited twice (`state/visits.rs`).
+const FIND_VISITS: u64 = 2;
 /// A call ends if it has visited memory this many times without a test of a page. A policy may need a few
 /// visits to find the pages to test.
 const IDLE_VISITS: u64 = 3;
@@ -32,7 +35,7 @@ pub struct ReclaimRequest<'r> {
     pub target: u64,
     /// Maximum number of frames that the call visits. By default twelve times the frames of memory, because a
     /// policy may need several visits of a page before it evicts the page. A call also ends when it has
-    /// visited memory once without finding a page, three times without finding a page to test, or twelve
+    /// visited memory twice without finding a page, three times without finding a page to test, or twelve
     /// times without a page that goes.
     pub visits: Option<u64>,
     /// Chooses the frames to consider, for example those of a group that has reached its limit. All by
@@ -176,7 +179,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
             || self.reclaimed.visited >= self.most
     }
 
-    /// Returns true if more visits are useless: a whole visit of `all` frames has found no page, some visits
+    /// Returns true if more visits are useless: two visits of `all` frames have found no page, some visits
     /// have found no page to test, or many visits have tested pages of which none can go.
     fn is_idle(&mut self, all: u64) -> bool {
         let visited = self.reclaimed.visited;
@@ -184,7 +187,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
         if gone > self.last_gone.0 {
             self.last_gone = (gone, visited);
         }
-        visited - self.last_found > all
+        visited - self.last_found > FIND_VISITS * all
             || visited - self.last_test > IDLE_VISITS * all
             || visited - self.last_gone.1 > MOST_VISITS * all
     }

@@ -7,7 +7,8 @@
 //! caches.
 //!
 //! The cycle ends when no chunk is left. All CPUs advance to the next cycle together, so no CPU visits its
-//! pages more often than those of other CPUs.
+//! pages more often than those of other CPUs. Two cycles may have different orders, if other CPUs take part:
+//! between two visits of a frame, at most all frames are visited twice.
 
 use crate::error::NoMemory;
 use core::{iter, ops::Range};
@@ -31,7 +32,8 @@ struct Part {
     rest: AtomicU64,
     /// Number of chunks of this part that were taken in all cycles. Mostly written by this CPU.
     taken: AtomicU64,
-    /// The part in which this CPU has found its last chunk, plus the cycle times the number of parts.
+    /// The part in which this CPU has found its last chunk, plus the cycle times the number of parts; the
+    /// largest number before the first chunk.
     last: AtomicU64,
 }
 
@@ -55,8 +57,8 @@ impl<H: Host> Visits<H> {
     /// Fails if there is no memory.
     pub fn try_new(memory: &Range<Pfn>) -> Result<Self, NoMemory> {
         let part = |_| {
-            let [rest, taken, last] = [(); 3].map(|()| AtomicU64::new(0));
-            Part { rest, taken, last }
+            let [rest, taken] = [(); 2].map(|()| AtomicU64::new(0));
+            Part { rest, taken, last: AtomicU64::new(u64::MAX) }
         };
         Ok(Visits {
             frames: memory.start.get()..memory.end.get(),
