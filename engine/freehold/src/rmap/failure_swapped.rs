@@ -14,9 +14,9 @@
 //! | fault ([`lose_if_failed`](Engine::lose_if_failed)) | the entry, and the count of entries in the record | the record, and replaces its entry by a marker |
 //!
 //! At least one of them finds the entry. A page of shared memory has no swap entries: it returns to its file
-//! under the lock of the frame (`file/swapped.rs`), so that a failure finds the page in one of the two caches,
-//! and a return finds a frame that has failed. `tests/swapped/failed.rs` and `shuttle_engine/failure.rs` test this
-//! file.
+//! under the lock of the frame (`file/swapped.rs`). A failure therefore finds the page in one of the two
+//! caches, and a return finds a frame that has failed. `tests/swapped/failed.rs` and
+//! `shuttle_engine/failure.rs` test this file.
 
 use super::{
     failure::{Damage, poison},

@@ -89,15 +89,13 @@ impl World {
 
     /// Makes every CPU run `work` with its number. Returns the report of the run.
     pub fn all(&self, work: impl Fn(usize)) -> Report {
-        self.all_on(&[], work)
+        self.all_on(&Model::named("e5-2690v4").expect("a machine"), work)
     }
 
-    /// Makes every CPU of a changed machine run `work`. The changes have the form of
-    /// [`Model::changed`].
-    pub fn all_on(&self, changes: &[String], work: impl Fn(usize)) -> Report {
-        let model = Model::changed("e5-2690v4", changes).expect("a machine");
+    /// Makes every CPU of another machine run `work`.
+    pub fn all_on(&self, model: &Model, work: impl Fn(usize)) -> Report {
         let work = &work;
-        run(&model, self.cpus, 1, (0..self.cpus).map(|cpu| move || work(cpu)))
+        run(model, self.cpus, 1, (0..self.cpus).map(|cpu| move || work(cpu)))
     }
 }
 
