@@ -19,11 +19,15 @@
 #![no_std]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "conformance")]
+extern crate alloc;
 #[cfg(all(test, not(loom)))]
 extern crate std;
 
 pub mod account;
 pub mod asid;
+#[cfg(feature = "conformance")]
+pub mod conformance;
 pub mod mask;
 pub mod qsbr;
 pub mod shootdown;

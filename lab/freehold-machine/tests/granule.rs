@@ -11,6 +11,7 @@ use freehold::{
     file::{File, FileAccess, Mapping},
     space::{Locking, MapFlags, Prot, SpaceConfig, ThpDisable},
 };
+use freehold_kit::conformance;
 use freehold_machine::{Cpu, Machine, MachineConfig, Process};
 use freehold_pagetable::{
     Aarch64, Access, ENTRIES, Format, Kind, Level, PAGE_SHIFT, Pfn, PteFlags, Rights, Table, VirtAddr,
@@ -42,6 +43,13 @@ fn sizes_are_those_of_the_manual() {
     let last = VirtAddr::new(Aarch64::<2>::USER_END - 1);
     assert_eq!(last.index(Aarch64::<2>::ROOT) + 1, Aarch64::<2>::USER_ENTRIES);
     assert_eq!(Aarch64::<2>::USER_ENTRIES, if PAGE_SHIFT == 16 { 64 } else { ENTRIES });
+}
+
+#[test]
+fn formats_pass_the_conformance_suite() {
+    conformance::format::<Aarch64<0>>().assert_passed(&[]);
+    conformance::format::<Aarch64<1>>().assert_passed(&[]);
+    conformance::format::<Aarch64<2>>().assert_passed(&[]);
 }
 
 #[test]
