@@ -12,7 +12,7 @@ pub(super) type Found = Result<(), String>;
 macro_rules! require {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
-            return Err(alloc::format!($($message)+));
+            return Err(alloc::format!($($message)+).into());
         }
     };
 }

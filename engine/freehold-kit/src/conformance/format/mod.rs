@@ -1,7 +1,7 @@
 //! The checks of a [`Format`]. All functions of a format are pure, so the checks need no machine.
 //!
-//! `leaves.rs` has the checks of leaves and their flags, `entries.rs` those of the other kinds of entries, and
-//! `hardware.rs` the step of the processor and the constants that bound addresses.
+//! `leaves.rs` has the checks of leaves and their flags, `entries.rs` those of the other kinds of entries,
+//! and `hardware.rs` the step of the processor and the constants that bound addresses.
 
 mod entries;
 mod hardware;

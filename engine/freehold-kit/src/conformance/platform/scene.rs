@@ -1,0 +1,162 @@
+//! A space for the checks: page tables that the suite makes by hand.
+#![expect(unsafe_code, reason = "frees the tables that it allocated")]
+
+use crate::conformance::kernel::Kernel;
+use crate::conformance::report::require;
+use crate::conformance::suite::{Checked, Stop, not_run};
+use alloc::vec::Vec;
+use freehold::PAGE_SIZE;
+use freehold::platform::atomic::Ordering::{Acquire, Release};
+use freehold::platform::{ENTRIES, Flush, Format, Level, Pfn, Platform, PteFlags, VirtAddr};
+
+/// The address of the page that the checks map. Every format has the address, and so has the page after it.
+pub const AT: u64 = 0x40_0000;
+
+const FLAGS: PteFlags = PteFlags::USER
+    .union(PteFlags::WRITE)
+    .union(PteFlags::ACCESSED)
+    .union(PteFlags::DIRTY)
+    .union(PteFlags::SPECIAL);
+
+/// A space with one chain of tables, for the pages around [`AT`].
+pub struct Scene<'p, P: Platform> {
+    platform: &'p P,
+    mmu: P::Mmu,
+    /// The tables, from the lowest level to the root.
+    tables: Vec<Pfn>,
+}
+
+/// The part of a scene that a second task uses.
+pub struct Shared<'s, P: Platform> {
+    platform: &'s P,
+    mmu: &'s P::Mmu,
+}
+
+impl<'p, P: Platform> Scene<'p, P> {
+    /// Creates a space whose entry for [`AT`] is empty.
+    pub fn new(platform: &'p P) -> Result<Self, Stop> {
+        let Ok(root) = platform.alloc_table(None) else {
+            return not_run("there is no memory for a root table");
+        };
+        let Some(mmu) = platform.space_created(root) else {
+            return not_run("there is no memory for a space");
+        };
+        let mut tables = Vec::new();
+        for _ in 1..P::Format::LEVELS {
+            let Ok(table) = platform.alloc_table(Some(root)) else {
+                return not_run("there is no memory for tables");
+            };
+            tables.push(table);
+        }
+        tables.push(root);
+        let scene = Scene { platform, mmu, tables };
+        for level in 1..P::Format::LEVELS {
+            scene.store(AT, level, P::Format::table(scene.tables[level - 1]));
+        }
+        Ok(scene)
+    }
+
+    pub fn shared(&self) -> Shared<'_, P> {
+        Shared { platform: self.platform, mmu: &self.mmu }
+    }
+
+    /// Stores an entry for an address in the table of a level.
+    fn store(&self, address: u64, level: usize, raw: u64) {
+        let index = VirtAddr::new(address).index(Level::from_number(level));
+        // Release: pairs with the acquire of a walk, which sees the contents behind the entry.
+        self.platform.table(self.tables[level]).entry(index).store(raw, Release);
+    }
+
+    /// Maps a frame.
+    pub fn map(&self, address: u64, pfn: Pfn) {
+        self.store(address, 0, P::Format::leaf(Level::Pte, pfn, FLAGS));
+    }
+
+    /// Empties the entry of a page.
+    pub fn unmap(&self, address: u64) {
+        self.store(address, 0, 0);
+    }
+
+    /// Puts a new, empty table in the place of the lowest one, and returns the old one.
+    pub fn replace_table(&mut self) -> Result<Pfn, Stop> {
+        let root = self.tables[P::Format::LEVELS - 1];
+        let Ok(new) = self.platform.alloc_table(Some(root)) else {
+            return not_run("there is no memory for tables");
+        };
+        let old = core::mem::replace(&mut self.tables[0], new);
+        self.store(AT, 1, 0);
+        // Break before make: no CPU may have the old table when the new one appears.
+        self.flush(AT, 2, false, true);
+        self.store(AT, 1, P::Format::table(new));
+        Ok(old)
+    }
+
+    pub fn flush(&self, start: u64, pages: u64, all: bool, tables_freed: bool) {
+        let end = VirtAddr::new(start + pages * PAGE_SIZE);
+        self.platform.flush(&self.mmu, &Flush { start: VirtAddr::new(start), end, all, tables_freed });
+    }
+
+    /// See [`Shared::sees`].
+    pub fn sees<K: Kernel<P>>(&self, kernel: &K, address: u64, wanted: Option<u64>, when: &str) -> Checked {
+        self.shared().sees(kernel, address, wanted, when)
+    }
+
+    /// Frees a table that [`replace_table`](Self::replace_table) returned, after its flush.
+    pub fn free_table(&self, table: Pfn) {
+        for n in 0..ENTRIES {
+            // Release: as in `store`.
+            self.platform.table(table).entry(n).store(0, Release);
+        }
+        // SAFETY: the table came from `alloc_table`, it is empty, no entry points to it, and it was flushed.
+        unsafe { self.platform.free_table(table) };
+    }
+
+    /// Ends the space, in which nothing is mapped.
+    pub fn end<K: Kernel<P>>(self, kernel: &K) {
+        kernel.leave(&self.mmu);
+        let root = self.tables[P::Format::LEVELS - 1];
+        (1..P::Format::LEVELS).for_each(|level| self.store(AT, level, 0));
+        self.flush(0, 0, true, true);
+        self.platform.space_ending(&self.mmu, root);
+        let Scene { platform, mmu, tables } = self;
+        drop(mmu);
+        for table in tables {
+            for n in 0..ENTRIES {
+                let entry = platform.table(table).entry(n);
+                // The kernel's half of the root. Acquire and release: as in `store`.
+                if entry.load(Acquire) != 0 {
+                    entry.store(0, Release);
+                }
+            }
+            // SAFETY: as in `free_table`; no CPU has the root any more.
+            unsafe { platform.free_table(table) };
+        }
+    }
+}
+
+impl<P: Platform> Shared<'_, P> {
+    /// Loads a word of a program and compares it. `None` stands for a fault.
+    pub fn sees<K: Kernel<P>>(&self, kernel: &K, address: u64, wanted: Option<u64>, when: &str) -> Checked {
+        let found = kernel.load(self.platform, self.mmu, address)?;
+        let text = |value: Option<u64>| match value {
+            Some(value) => alloc::format!("reads the value {value} of a frame"),
+            None => "faults".into(),
+        };
+        require!(
+            found == wanted,
+            "{when}, but then a load {}; it must be one that {}{}",
+            text(found),
+            text(wanted),
+            if found.is_some() { ". The CPU uses a stale translation" } else { "" }
+        );
+        Ok(())
+    }
+
+    pub fn walk_tables<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        self.platform.walk_tables(self.mmu, f)
+    }
+
+    pub fn leave<K: Kernel<P>>(&self, kernel: &K) {
+        kernel.leave(self.mmu);
+    }
+}
