@@ -66,7 +66,8 @@ pub fn run() -> Result<(), String> {
 
     let embedder = Project {
         name: "embedder",
-        dependencies: "freehold = { version = \"*\", default-features = false }\nfreehold-kit = \"*\"\n",
+        dependencies: "freehold = { version = \"*\", default-features = false }\n\
+                       freehold-kit = { version = \"*\", features = [\"conformance\"] }\n",
     };
     let folder = embedder.write(&target).map_err(|error| format!("{}: {error}", written(&target)))?;
     copy_files(&root.join("examples/embedding/src"), &folder.join("src"))

@@ -3,13 +3,56 @@
 //! An example that does not work misleads its readers, so it is tested like the engine. The tests use
 //! [`Program`] of `main.rs` and a [`Board`] of `kernel.rs`. Two boards have little memory, so their frames
 //! soon run out if frames are not freed. `check` of the address space then compares the engine's structures
-//! with each other.
+//! with each other. The suite of `freehold-kit` (feature `conformance`) checks the platform
+//! function by function.
 
-use super::{Board, Program, main};
+use super::{Board, Program, kernel, main};
+use freehold::platform::{X86_4, hw_walk};
 use freehold::prelude::*;
+use freehold_kit::{
+    SpaceCpus,
+    conformance::{self, Kernel, NotRun},
+};
+use std::sync::atomic::Ordering::SeqCst;
 
 const RW: Prot = Prot::READ.union(Prot::WRITE);
 const ANON: MapFlags = MapFlags::PRIVATE.union(MapFlags::ANONYMOUS);
+
+/// The kernel around the board, for the suite: the second task is a thread, and an access is a walk.
+struct Threads;
+
+impl Kernel<Board> for Threads {
+    fn run_two(&self, first: &mut dyn FnMut(), second: &mut (dyn FnMut() + Send)) -> Result<(), NotRun> {
+        std::thread::scope(|scope| {
+            scope.spawn(second);
+            first();
+        });
+        Ok(())
+    }
+
+    fn load(&self, board: &Board, mmu: &SpaceCpus, address: u64) -> Result<Option<u64>, NotRun> {
+        Ok(kernel::run(mmu, || {
+            let at = VirtAddr::new(address);
+            let found = hw_walk::<X86_4, Board>(board, mmu.root(), at, Access::READ).ok()?;
+            Some(board.word(found.pfn, at.page_offset() as usize).load(SeqCst))
+        }))
+    }
+
+    fn may_use_all_memory(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn platform_passes_the_conformance_suite() {
+    let board = Board::new(4096);
+    // No blocks and runs of frames, no signals, and no walks without a lock.
+    let not_run = ["frames::blocks", "frames::runs", "waits::killed", "spaces::walks"];
+    conformance::platform(&board, &Threads).assert_passed(&not_run);
+    assert_eq!(board.free_frames(), 4095, "the suite frees all frames");
+    let engine = Engine::new(board, Config::new()).unwrap();
+    conformance::engine(&engine, &Threads).assert_passed(&["engine::charges"]);
+}
 
 #[test]
 fn example_runs_without_error() {

@@ -17,6 +17,7 @@ static TURN: Mutex<()> = Mutex::new(());
 
 /// The kernel. The suite's own task runs CPU 0, and the second task runs CPU 1.
 pub struct Threads {
+    machine: Machine,
     cpus: [Mutex<Cpu<DefaultFormat>>; 2],
     second: Mutex<Option<(Task, ThreadId)>>,
     _turn: MutexGuard<'static, ()>,
@@ -26,7 +27,7 @@ impl Threads {
     pub fn new(machine: &Machine) -> Self {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let cpus = [machine.cpu(0), machine.cpu(1)].map(Mutex::new);
-        Threads { cpus, second: Mutex::new(None), _turn: turn }
+        Threads { machine: machine.clone(), cpus, second: Mutex::new(None), _turn: turn }
     }
 
     /// Returns the thread of the second task, or `None` before it has begun.
@@ -67,6 +68,14 @@ impl<P: Platform<Mmu = Mmu<DefaultFormat>>> Kernel<P> for Threads {
 
     fn leave(&self, _: &Mmu<DefaultFormat>) {
         self.with_cpu(Cpu::idle);
+    }
+
+    fn charged(&self, _: &P) -> Result<u64, NotRun> {
+        Ok(self.machine.charged_in_all())
+    }
+
+    fn may_use_all_memory(&self) -> bool {
+        true
     }
 
     fn kill_second(&self) -> Result<(), NotRun> {

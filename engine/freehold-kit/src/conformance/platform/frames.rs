@@ -39,7 +39,7 @@ pub fn take<P: Platform>(platform: &P, count: usize) -> Result<Vec<Pfn>, Stop> {
     Ok(frames)
 }
 
-/// Frees frames of [`take`], or the frames of blocks and runs.
+/// Frees frames that a check allocated.
 pub fn free<P: Platform>(platform: &P, frames: &[Pfn]) {
     // SAFETY: the frames were allocated by the caller, and nothing refers to them.
     unsafe { platform.free_frames(frames) };

@@ -9,6 +9,9 @@ mod spaces;
 mod tables;
 mod waits;
 
+pub(super) use frames::free as free_all;
+pub(super) use scene::AT;
+
 use super::kernel::Kernel;
 use super::report::Report;
 use super::suite::Suite;

@@ -4,13 +4,16 @@
 use crate::conformance::kernel::Kernel;
 use crate::conformance::report::require;
 use crate::conformance::suite::{Checked, Stop, not_run};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::mem::ManuallyDrop;
 use freehold::PAGE_SIZE;
 use freehold::platform::atomic::Ordering::{Acquire, Release};
 use freehold::platform::{ENTRIES, Flush, Format, Level, Pfn, Platform, PteFlags, VirtAddr};
 
-/// The address of the page that the checks map. Every format has the address, and so has the page after it.
-pub const AT: u64 = 0x40_0000;
+/// The address of the page that the checks map, before another page. The address exists in every format, and
+/// is unusual for memory of a program: a kernel that serves a fault in another space finds nothing there.
+pub const AT: u64 = 0x2a_5a40_0000;
 
 const FLAGS: PteFlags = PteFlags::USER
     .union(PteFlags::WRITE)
@@ -21,7 +24,9 @@ const FLAGS: PteFlags = PteFlags::USER
 /// A space with one chain of tables, for the pages around [`AT`].
 pub struct Scene<'p, P: Platform> {
     platform: &'p P,
-    mmu: P::Mmu,
+    /// The record of the space, which does not move: the platform may keep its address. It is not dropped with
+    /// the scene, because a CPU may run the space of a check that failed.
+    mmu: ManuallyDrop<Box<P::Mmu>>,
     /// The tables, from the lowest level to the root.
     tables: Vec<Pfn>,
 }
@@ -49,7 +54,7 @@ impl<'p, P: Platform> Scene<'p, P> {
             tables.push(table);
         }
         tables.push(root);
-        let scene = Scene { platform, mmu, tables };
+        let scene = Scene { platform, mmu: ManuallyDrop::new(Box::new(mmu)), tables };
         for level in 1..P::Format::LEVELS {
             scene.store(AT, level, P::Format::table(scene.tables[level - 1]));
         }
@@ -119,7 +124,7 @@ impl<'p, P: Platform> Scene<'p, P> {
         self.flush(0, 0, true, true);
         self.platform.space_ending(&self.mmu, root);
         let Scene { platform, mmu, tables } = self;
-        drop(mmu);
+        drop(ManuallyDrop::into_inner(mmu));
         for table in tables {
             for n in 0..ENTRIES {
                 let entry = platform.table(table).entry(n);
