@@ -167,6 +167,11 @@ pub fn on(priority: i16) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Makes another device, with this number of slots, which is not in use.
+pub fn another(slots: u64) -> Result<impl SwapDevice<Machine>, Errno> {
+    Compressed::new(slots)
+}
+
 /// Returns the device that is in use.
 pub fn device() -> Option<SwapId> {
     *DEVICE.lock()

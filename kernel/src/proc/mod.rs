@@ -12,6 +12,7 @@
 //! | [`query`] | the request of maps for one VMA |
 //! | [`scan`] | the request of pagemap for ranges of pages |
 //! | [`numa_maps`] | the policies of mappings, and the nodes of their pages |
+//! | [`conformance`] | the conformance suite of `freehold-kit`, run by a read |
 //! | [`clear_refs`] | clear_refs, which clears marks of pages |
 //! | [`descriptors`] | the open files of processes |
 //! | [`sys`] | /sys |
@@ -24,6 +25,7 @@
 //! lookup and the read.
 
 pub mod clear_refs;
+pub mod conformance;
 pub mod descriptors;
 pub mod huge;
 pub mod maps;

@@ -5,6 +5,7 @@
 //! | a constant text | a line of [`TEXTS`] |
 //! | a number that another module owns, such as the engine | a line of [`ASKED`]; a number above `i64::MAX` or below 0 also needs a case in [`root`] |
 //! | a number that the kernel only stores | a line of `process::settings::KEPT` |
+//! | the run of the conformance suite | `conformance.rs` |
 //! | another text | code in [`root`], such as that of kernel/core_pattern |
 //!
 //! `proc::root` calls [`root`] once at boot; [`insert`] panics if a path occurs twice. A text is made when it
@@ -18,6 +19,7 @@
 use crate::files::tree::Node;
 use crate::memory;
 use crate::platform::engine;
+use crate::proc::conformance;
 use crate::proc::text::{number, setting, text};
 use crate::process::settings::{CORE_PATTERN, KEPT, SHM, kept};
 use alloc::format;
@@ -165,6 +167,7 @@ pub fn root() -> Arc<Node> {
         },
     );
     insert(&root, "kernel/core_pattern", pattern);
+    insert(&root, "freehold/conformance", conformance::file());
     for (path, get, set) in ASKED {
         let node = match *path {
             // These settings are larger than any signed number.

@@ -24,8 +24,8 @@ const FLAGS: PteFlags = PteFlags::USER
 /// A space with one chain of tables, for the pages around [`AT`].
 pub struct Scene<'p, P: Platform> {
     platform: &'p P,
-    /// The record of the space, which does not move: the platform may keep its address. It is not dropped with
-    /// the scene, because a CPU may run the space of a check that failed.
+    /// The record of the space, which does not move: the platform may keep its address. The record is not
+    /// dropped with the scene, because a CPU may run the space of a check that failed.
     mmu: ManuallyDrop<Box<P::Mmu>>,
     /// The tables, from the lowest level to the root.
     tables: Vec<Pfn>,
