@@ -7,6 +7,7 @@
 //! | `memory.rs`, `lock.rs` | frames, their records, and the heap; a spin lock |
 //! | `platform.rs` | the traits that the engine needs |
 //! | `task.rs` | processes and threads, their system calls and faults |
+//! | `conformance.rs` | the run of the suite of `freehold-kit` at the start |
 //! | `riscv64/`, `aarch64/` | the boot, the entry to user mode, TLBs |
 //! | `bin/program.rs` | the program, which tests its memory; linked separately (`program.ld`) |
 //!
@@ -25,6 +26,8 @@ mod arch;
 #[cfg(all(target_os = "none", target_arch = "riscv64"))]
 #[path = "riscv64/mod.rs"]
 mod arch;
+#[cfg(target_os = "none")]
+mod conformance;
 #[cfg(target_os = "none")]
 mod lock;
 #[cfg(target_os = "none")]

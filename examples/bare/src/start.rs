@@ -1,7 +1,7 @@
 //! The start of each CPU, its loop, and the end. Also the counts that the kernel prints at the end.
 
 use crate::task::{self, Task};
-use crate::{Board, arch, memory};
+use crate::{Board, arch, conformance, memory};
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
 use freehold::platform::Host;
@@ -65,14 +65,15 @@ fn panic(info: &PanicInfo<'_>) -> ! {
 /// Set when the last task has ended.
 static DONE: AtomicBool = AtomicBool::new(false);
 
-/// Starts a CPU. CPU 0 prepares the machine, creates the first task and starts CPU 1. `hardware` is the
-/// number that the firmware gives to the CPU.
+/// Starts a CPU. CPU 0 prepares the machine, starts CPU 1, runs the conformance suite, and creates the
+/// first task. `hardware` is the number that the firmware gives to the CPU.
 #[expect(unsafe_code, reason = "`boot.s` calls the function by its name")]
 #[unsafe(no_mangle)]
 extern "C" fn kernel_main(cpu: usize, hardware: u64) -> ! {
     arch::prepare_cpu(cpu, hardware);
     if cpu == 1 {
         RCU.online(cpu);
+        conformance::serve();
         // Acquire: pairs with the release in `end`.
         run_tasks(|| DONE.load(Acquire));
         RCU.offline(cpu);
@@ -85,8 +86,9 @@ extern "C" fn kernel_main(cpu: usize, hardware: u64) -> ! {
     let free = memory::free_frames();
     print(format_args!("{}: {free} frames", arch::NAME));
     let engine = Engine::new(Board, Config::new()).expect("there is memory");
-    let status = task::start(&engine);
     arch::start_second_cpu();
+    conformance::run(&engine);
+    let status = task::start(&engine);
     run_tasks(|| task::count() == 0);
     end(engine, free, status.get())
 }

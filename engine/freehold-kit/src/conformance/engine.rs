@@ -250,7 +250,7 @@ fn pager<P: Platform, K: Kernel<P>>(engine: &Counted<Engine<P>>, kernel: &K) -> 
                     request.complete(index, if index.get() == 0 { Ok(()) } else { Err(IoError) });
                 }
             }
-            P::relax();
+            kernel.pause();
         }
         Ok(())
     };

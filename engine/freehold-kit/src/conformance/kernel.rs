@@ -68,6 +68,13 @@ pub trait Kernel<P: Platform>: Sync {
         Err(NotRun::because("the kernel runs no second task (`Kernel::run_two`)"))
     }
 
+    /// Lets time pass for a task that waits for the other task of [`run_two`](Self::run_two), in a loop, with
+    /// nothing held and outside of read sections. The default calls `Host::relax`. A kernel without preemption
+    /// whose grace periods wait for every CPU reports a quiescent state here.
+    fn pause(&self) {
+        P::relax();
+    }
+
     /// Loads the aligned word at `address` as a program in this space does, on the CPU of the calling task.
     /// Returns `None` if the access faults; the fault is not handled.
     ///

@@ -85,8 +85,15 @@ impl Stage {
         self.0.load(SeqCst) >= step
     }
 
-    /// Spins until the other task has reached a step.
-    pub fn wait_for<P: Platform>(&self, step: u32) {
+    /// Waits until the other task has reached a step. The task is in no read section.
+    pub fn wait_for<P: Platform, K: Kernel<P>>(&self, kernel: &K, step: u32) {
+        while !self.is_reached(step) {
+            kernel.pause();
+        }
+    }
+
+    /// Waits until the other task has reached a step, in a read section.
+    pub fn wait_reading<P: Platform>(&self, step: u32) {
         while !self.is_reached(step) {
             P::relax();
         }

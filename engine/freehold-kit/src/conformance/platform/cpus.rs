@@ -42,7 +42,7 @@ pub fn numbers<P: Platform, K: Kernel<P>>(kernel: &K) -> Checked {
     let stage = Stage::new();
     let (first, second) = (
         || {
-            stage.wait_for::<P>(1);
+            stage.wait_for(kernel, 1);
             visits()
         },
         || {

@@ -108,7 +108,7 @@ pub fn once<P: Platform>() -> Checked {
 pub fn other_reader<P: Platform, K: Kernel<P>>(kernel: &K) -> Checked {
     let stage = Stage::new();
     let first = || {
-        stage.wait_for::<P>(1);
+        stage.wait_for(kernel, 1);
         let request = Request::defer::<P>();
         let early = (0..STEPS).any(|_| {
             P::relax();
@@ -126,7 +126,7 @@ pub fn other_reader<P: Platform, K: Kernel<P>>(kernel: &K) -> Checked {
     let second = || {
         let reading = P::rcu_read();
         stage.reach(1);
-        stage.wait_for::<P>(2);
+        stage.wait_reading::<P>(2);
         drop(reading);
         Ok(())
     };
@@ -139,7 +139,7 @@ pub fn barrier<P: Platform, K: Kernel<P>>(kernel: &K) -> Checked {
     let first = || {
         let mut found = Ok(());
         for round in 0..ROUNDS {
-            stage.wait_for::<P>(3 * round + 1);
+            stage.wait_for(kernel, 3 * round + 1);
             let request = Request::defer::<P>();
             stage.reach(3 * round + 2);
             P::rcu_barrier();
@@ -162,11 +162,11 @@ pub fn barrier<P: Platform, K: Kernel<P>>(kernel: &K) -> Checked {
         for round in 0..ROUNDS {
             let reading = P::rcu_read();
             stage.reach(3 * round + 1);
-            stage.wait_for::<P>(3 * round + 2);
+            stage.wait_reading::<P>(3 * round + 2);
             (0..STEPS).for_each(|_| P::relax());
             left.store(round + 1, SeqCst);
             drop(reading);
-            stage.wait_for::<P>(3 * round + 3);
+            stage.wait_for(kernel, 3 * round + 3);
         }
         Ok(())
     };

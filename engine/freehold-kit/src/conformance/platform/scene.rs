@@ -44,17 +44,18 @@ impl<'p, P: Platform> Scene<'p, P> {
             return not_run("there is no memory for a root table");
         };
         let Some(mmu) = platform.space_created(root) else {
+            free_table(platform, root);
             return not_run("there is no memory for a space");
         };
-        let mut tables = Vec::new();
-        for _ in 1..P::Format::LEVELS {
-            let Ok(table) = platform.alloc_table(Some(root)) else {
-                return not_run("there is no memory for tables");
-            };
-            tables.push(table);
-        }
+        let mut tables: Vec<Pfn> =
+            (1..P::Format::LEVELS).map_while(|_| platform.alloc_table(Some(root)).ok()).collect();
+        let has_all = tables.len() + 1 == P::Format::LEVELS;
         tables.push(root);
         let scene = Scene { platform, mmu: ManuallyDrop::new(Box::new(mmu)), tables };
+        if !has_all {
+            scene.free();
+            return not_run("there is no memory for tables");
+        }
         for level in 1..P::Format::LEVELS {
             scene.store(AT, level, P::Format::table(scene.tables[level - 1]));
         }
@@ -82,7 +83,8 @@ impl<'p, P: Platform> Scene<'p, P> {
         self.store(address, 0, 0);
     }
 
-    /// Puts a new, empty table in the place of the lowest one, and returns the old one.
+    /// Unlinks the lowest table, puts a new, empty table in its place, and returns the old one. Its entries are
+    /// unchanged, so a CPU that still uses it finds its pages.
     pub fn replace_table(&mut self) -> Result<Pfn, Stop> {
         let root = self.tables[P::Format::LEVELS - 1];
         let Ok(new) = self.platform.alloc_table(Some(root)) else {
@@ -106,37 +108,38 @@ impl<'p, P: Platform> Scene<'p, P> {
         self.shared().sees(kernel, address, wanted, when)
     }
 
-    /// Frees a table that [`replace_table`](Self::replace_table) returned, after its flush.
-    pub fn free_table(&self, table: Pfn) {
-        for n in 0..ENTRIES {
-            // Release: as in `store`.
-            self.platform.table(table).entry(n).store(0, Release);
-        }
-        // SAFETY: the table came from `alloc_table`, it is empty, no entry points to it, and it was flushed.
-        unsafe { self.platform.free_table(table) };
-    }
-
-    /// Ends the space, in which nothing is mapped.
+    /// Ends the space, whatever is mapped in it.
     pub fn end<K: Kernel<P>>(self, kernel: &K) {
         kernel.leave(&self.mmu);
-        let root = self.tables[P::Format::LEVELS - 1];
         (1..P::Format::LEVELS).for_each(|level| self.store(AT, level, 0));
         self.flush(0, 0, true, true);
-        self.platform.space_ending(&self.mmu, root);
+        self.free();
+    }
+
+    /// Ends the space, whose tables are not linked, and frees its memory.
+    fn free(self) {
         let Scene { platform, mmu, tables } = self;
+        if let Some(root) = tables.last() {
+            platform.space_ending(&mmu, *root);
+        }
         drop(ManuallyDrop::into_inner(mmu));
-        for table in tables {
-            for n in 0..ENTRIES {
-                let entry = platform.table(table).entry(n);
-                // The kernel's half of the root. Acquire and release: as in `store`.
-                if entry.load(Acquire) != 0 {
-                    entry.store(0, Release);
-                }
-            }
-            // SAFETY: as in `free_table`; no CPU has the root any more.
-            unsafe { platform.free_table(table) };
+        tables.into_iter().for_each(|table| free_table(platform, table));
+    }
+}
+
+/// Empties and frees a table that was unlinked and flushed, and that no entry points to.
+pub fn free_table<P: Platform>(platform: &P, table: Pfn) {
+    for n in 0..ENTRIES {
+        let entry = platform.table(table).entry(n);
+        // The kernel's half of a root, or entries of a table that was unlinked as a whole. Acquire and release:
+        // as in `store`.
+        if entry.load(Acquire) != 0 {
+            entry.store(0, Release);
         }
     }
+    // SAFETY: the table came from `alloc_table` and is empty, no entry points to it, and it was flushed. No CPU
+    // has a root whose space has ended.
+    unsafe { platform.free_table(table) };
 }
 
 impl<P: Platform> Shared<'_, P> {

@@ -2,16 +2,16 @@
 //! the format's functions, so that they choose when an entry changes and when it is flushed.
 
 use super::frames::{free, take};
-use super::scene::{AT, Scene};
+use super::scene::{AT, Scene, free_table};
 use crate::conformance::kernel::Kernel;
 use crate::conformance::report::require;
-use crate::conformance::suite::{Checked, Stage, not_run, run_two};
+use crate::conformance::suite::{Checked, Stage, Stop, not_run, run_two};
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
 use freehold::platform::{Pfn, Platform};
 
 /// Takes frames and stores the value `n` in the first word of frame `n`.
-fn numbered<P: Platform>(platform: &P, count: usize) -> Result<Vec<Pfn>, crate::conformance::suite::Stop> {
+fn numbered<P: Platform>(platform: &P, count: usize) -> Result<Vec<Pfn>, Stop> {
     let frames = take(platform, count)?;
     for (n, pfn) in frames.iter().enumerate() {
         platform.write_frame(*pfn, 0, &(n as u64).to_ne_bytes());
@@ -23,129 +23,151 @@ fn numbered<P: Platform>(platform: &P, count: usize) -> Result<Vec<Pfn>, crate::
 const FLUSHES: [(&str, u64, bool); 3] =
     [("of one page", 1, false), ("of 2,000 pages", 2000, false), ("of the whole space", 1, true)];
 
-pub fn flush_here<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
+/// Runs a check with a new space and numbered frames, and frees them unless the check finds a mistake.
+fn with_scene<P: Platform, K: Kernel<P>>(
+    platform: &P,
+    kernel: &K,
+    check: impl FnOnce(&mut Scene<'_, P>, &[Pfn]) -> Checked,
+) -> Checked {
     let frames = numbered(platform, 8)?;
-    let scene = Scene::new(platform)?;
-    for (name, pages, all) in FLUSHES {
-        scene.map(AT, frames[1]);
-        scene.sees(kernel, AT, Some(1), "an entry was filled")?;
-        scene.unmap(AT);
-        scene.flush(AT, pages, all, false);
-        scene.sees(kernel, AT, None, &alloc::format!("the entry was emptied, and flush {name} returned"))?;
-        scene.map(AT, frames[2]);
-        scene.sees(kernel, AT, Some(2), "the entry was filled with another frame")?;
-        scene.unmap(AT);
-        scene.flush(AT, pages, all, false);
+    let found = Scene::new(platform).and_then(|mut scene| {
+        let found = check(&mut scene, &frames);
+        if !matches!(found, Err(Stop::Mistake(_))) {
+            scene.end(kernel);
+        }
+        found
+    });
+    if !matches!(found, Err(Stop::Mistake(_))) {
+        free(platform, &frames);
     }
-    scene.end(kernel);
-    free(platform, &frames);
-    Ok(())
+    found
+}
+
+pub fn flush_here<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
+    with_scene(platform, kernel, |scene, frames| {
+        for (name, pages, all) in FLUSHES {
+            scene.map(AT, frames[1]);
+            scene.sees(kernel, AT, Some(1), "an entry was filled")?;
+            scene.unmap(AT);
+            scene.flush(AT, pages, all, false);
+            scene.sees(
+                kernel,
+                AT,
+                None,
+                &alloc::format!("the entry was emptied, and flush {name} returned"),
+            )?;
+            scene.map(AT, frames[2]);
+            scene.sees(kernel, AT, Some(2), "the entry was filled with another frame")?;
+            scene.unmap(AT);
+            scene.flush(AT, pages, all, false);
+        }
+        Ok(())
+    })
 }
 
 pub fn flush_elsewhere<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
-    let frames = numbered(platform, 8)?;
-    let scene = Scene::new(platform)?;
-    let shared = scene.shared();
-    for (name, pages, all) in FLUSHES {
-        scene.map(AT, frames[1]);
-        let stage = Stage::new();
-        let first = || {
-            stage.wait_for::<P>(1);
-            scene.unmap(AT);
-            scene.flush(AT, pages, all, false);
-            stage.reach(2);
-            Ok(())
-        };
-        let second = || {
-            let before = shared.sees(kernel, AT, Some(1), "an entry was filled");
-            stage.reach(1);
-            stage.wait_for::<P>(2);
-            before?;
-            let what = alloc::format!("another CPU emptied the entry, and its flush {name} returned");
-            let after = shared.sees(kernel, AT, None, &what);
-            shared.leave(kernel);
-            after
-        };
-        run_two(kernel, first, second)?;
-    }
-    scene.end(kernel);
-    free(platform, &frames);
-    Ok(())
+    with_scene(platform, kernel, |scene, frames| {
+        FLUSHES.into_iter().try_for_each(|how| flushes_other_cpu(scene, frames[1], kernel, how))
+    })
+}
+
+/// The second task uses a translation, and the first one removes it.
+fn flushes_other_cpu<P: Platform, K: Kernel<P>>(
+    scene: &Scene<'_, P>,
+    pfn: Pfn,
+    kernel: &K,
+    (name, pages, all): (&str, u64, bool),
+) -> Checked {
+    scene.map(AT, pfn);
+    let (shared, stage) = (scene.shared(), Stage::new());
+    let first = || {
+        stage.wait_for(kernel, 1);
+        scene.unmap(AT);
+        scene.flush(AT, pages, all, false);
+        stage.reach(2);
+        Ok(())
+    };
+    let second = || {
+        let before = shared.sees(kernel, AT, Some(1), "an entry was filled");
+        stage.reach(1);
+        stage.wait_for(kernel, 2);
+        before?;
+        let what = alloc::format!("another CPU emptied the entry, and its flush {name} returned");
+        let after = shared.sees(kernel, AT, None, &what);
+        shared.leave(kernel);
+        after
+    };
+    run_two(kernel, first, second)
 }
 
 pub fn tables<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
-    let frames = numbered(platform, 8)?;
-    let mut scene = Scene::new(platform)?;
     let next = AT + PAGE_SIZE;
-    scene.map(AT, frames[1]);
-    scene.map(next, frames[2]);
-    scene.sees(kernel, AT, Some(1), "an entry was filled")?;
-    // The second page was not accessed, so only the table can be cached.
-    let old = scene.replace_table()?;
-    scene.flush(AT, 2, false, true);
-    scene.sees(
-        kernel,
-        next,
-        None,
-        "the table of the page was unlinked, and a flush with `tables_freed` returned",
-    )?;
-    scene.map(next, frames[3]);
-    scene.sees(kernel, next, Some(3), "the page was mapped by another table")?;
-    scene.free_table(old);
-    scene.unmap(next);
-    scene.flush(AT, 2, false, false);
-    scene.end(kernel);
-    free(platform, &frames);
-    Ok(())
+    with_scene(platform, kernel, |scene, frames| {
+        scene.map(AT, frames[1]);
+        scene.map(next, frames[2]);
+        scene.sees(kernel, AT, Some(1), "an entry was filled")?;
+        // The second page was not accessed, so only the table can be cached.
+        let old = scene.replace_table()?;
+        scene.sees(
+            kernel,
+            next,
+            None,
+            "the table of the page was unlinked, and a flush with `tables_freed` returned",
+        )?;
+        scene.map(next, frames[3]);
+        scene.sees(kernel, next, Some(3), "the page was mapped by another table")?;
+        free_table(platform, old);
+        Ok(())
+    })
 }
 
 pub fn contexts<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
-    let frames = numbered(platform, 16)?;
+    // More spaces than a CPU has contexts for.
+    const SPACES: usize = 16;
+    let frames = numbered(platform, SPACES)?;
     let mut scenes = Vec::new();
-    for pfn in &frames {
+    let found = (0..frames.len()).try_for_each(|n| {
         let scene = Scene::new(platform)?;
-        scene.map(AT, *pfn);
+        scene.map(AT, frames[n]);
         scenes.push(scene);
+        Ok(())
+    });
+    let found = found.and_then(|()| {
+        // Two spaces in turn, and then all.
+        let mut turns = (0..8).map(|turn| turn % 2).chain(0..scenes.len()).chain((0..scenes.len()).rev());
+        let when = "the CPU switched to the space from another space";
+        turns.try_for_each(|n| scenes[n].sees(kernel, AT, Some(n as u64), when))
+    });
+    if !matches!(found, Err(Stop::Mistake(_))) {
+        scenes.into_iter().for_each(|scene| scene.end(kernel));
+        free(platform, &frames);
     }
-    // Two spaces in turn, and then more spaces than a CPU has contexts for.
-    let turns = (0..8).map(|turn| turn % 2).chain(0..scenes.len()).chain((0..scenes.len()).rev());
-    for n in turns {
-        scenes[n].sees(kernel, AT, Some(n as u64), "the CPU switched to the space from another space")?;
-    }
-    for scene in scenes {
-        scene.unmap(AT);
-        scene.flush(AT, 1, false, false);
-        scene.end(kernel);
-    }
-    free(platform, &frames);
-    Ok(())
+    found
 }
 
 pub fn reused<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
-    let frames = numbered(platform, 8)?;
-    let count = frames.len();
     // More spaces than there are identifiers of eight bits, one after the other.
-    for turn in 0..300 {
-        let scene = Scene::new(platform)?;
-        scene.map(AT, frames[turn % count]);
-        let value = (turn % count) as u64;
-        scene.sees(kernel, AT, Some(value), "the space was created after the end of other spaces")?;
-        scene.unmap(AT);
-        scene.flush(AT, 1, false, false);
-        scene.end(kernel);
-    }
-    free(platform, &frames);
-    Ok(())
+    (0..300).try_for_each(|turn| {
+        with_scene(platform, kernel, |scene, frames| {
+            let n = turn % frames.len();
+            scene.map(AT, frames[n]);
+            scene.sees(kernel, AT, Some(n as u64), "the space was created after the end of other spaces")
+        })
+    })
 }
 
 pub fn walks<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
-    let frames = numbered(platform, 8)?;
-    let scene = Scene::new(platform)?;
-    let shared = scene.shared();
-    scene.map(AT, frames[1]);
-    let (stage, left) = (Stage::new(), Stage::new());
+    with_scene(platform, kernel, |scene, frames| {
+        scene.map(AT, frames[1]);
+        delays_flush(scene, kernel)
+    })
+}
+
+/// The second task walks the tables without a lock, and the first one flushes them.
+fn delays_flush<P: Platform, K: Kernel<P>>(scene: &Scene<'_, P>, kernel: &K) -> Checked {
+    let (shared, stage, left) = (scene.shared(), Stage::new(), Stage::new());
     let first = || {
-        stage.wait_for::<P>(1);
+        stage.wait_for(kernel, 1);
         scene.flush(AT, 1, false, true);
         require!(
             stage.is_reached(3) || left.is_reached(1),
@@ -170,10 +192,5 @@ pub fn walks<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
             None => not_run("the platform supports no walks without a lock (walk_tables returns None)"),
         }
     };
-    let found = run_two(kernel, first, second);
-    scene.unmap(AT);
-    scene.flush(AT, 1, false, false);
-    scene.end(kernel);
-    free(platform, &frames);
-    found
+    run_two(kernel, first, second)
 }
