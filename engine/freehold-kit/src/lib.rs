@@ -9,7 +9,10 @@
 //! | [`asid`] | the identifiers of translations, if flushes are broadcast instructions | a call before each load of a root, and an instruction that flushes |
 //! | [`walkers`] | `Platform::walk_tables`, if flushes are broadcast instructions | a call in each flush that frees tables |
 //!
-//! All parts are plain memory without allocation, threads or clocks. A kernel keeps one value of each part,
+//! With the feature `conformance`, the module of that name has a suite that checks the platform and the
+//! page-table format of an embedder (`docs/guide/conformance.md` in the repository).
+//!
+//! All other parts are plain memory without allocation, threads or clocks. A kernel keeps one value of each part,
 //! except [`account`], in a `static`. The comment at every atomic access names the access that it pairs with.
 //! loom checks the protocols over every interleaving (`tests/loom_kit`). `examples/embedding` of the
 //! repository, and of the package `freehold`, uses [`qsbr`] and [`shootdown`]; `examples/bare` uses [`asid`]

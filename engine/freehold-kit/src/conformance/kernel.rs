@@ -68,9 +68,10 @@ pub trait Kernel<P: Platform>: Sync {
         Err(NotRun::because("the kernel runs no second task (`Kernel::run_two`)"))
     }
 
-    /// Lets time pass for a task that waits for the other task of [`run_two`](Self::run_two), in a loop, with
-    /// nothing held and outside of read sections. The default calls `Host::relax`. A kernel without preemption
-    /// whose grace periods wait for every CPU reports a quiescent state here.
+    /// Lets time pass for a task that waits for the other task of [`run_two`](Self::run_two). The suite calls
+    /// the function in a loop, with nothing held and outside of read sections. The default calls
+    /// `Host::relax`. A kernel without preemption whose grace periods wait for every CPU reports a quiescent
+    /// state here.
     fn pause(&self) {
         P::relax();
     }

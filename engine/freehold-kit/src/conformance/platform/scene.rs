@@ -83,8 +83,8 @@ impl<'p, P: Platform> Scene<'p, P> {
         self.store(address, 0, 0);
     }
 
-    /// Unlinks the lowest table, puts a new, empty table in its place, and returns the old one. Its entries are
-    /// unchanged, so a CPU that still uses it finds its pages.
+    /// Unlinks the lowest table, puts a new, empty table in its place, and returns the old one. The entries
+    /// of the old table are unchanged, so a CPU that still uses it finds its pages.
     pub fn replace_table(&mut self) -> Result<Pfn, Stop> {
         let root = self.tables[P::Format::LEVELS - 1];
         let Ok(new) = self.platform.alloc_table(Some(root)) else {
@@ -131,14 +131,14 @@ impl<'p, P: Platform> Scene<'p, P> {
 pub fn free_table<P: Platform>(platform: &P, table: Pfn) {
     for n in 0..ENTRIES {
         let entry = platform.table(table).entry(n);
-        // The kernel's half of a root, or entries of a table that was unlinked as a whole. Acquire and release:
-        // as in `store`.
+        // The kernel's half of a root, or entries of a table that was unlinked as a whole. Acquire and
+        // release: as in `store`.
         if entry.load(Acquire) != 0 {
             entry.store(0, Release);
         }
     }
-    // SAFETY: the table came from `alloc_table` and is empty, no entry points to it, and it was flushed. No CPU
-    // has a root whose space has ended.
+    // SAFETY: the table came from `alloc_table` and is empty, no entry points to it, and it was flushed. No
+    // CPU has a root whose space has ended.
     unsafe { platform.free_table(table) };
 }
 
