@@ -12,12 +12,12 @@
 //! With the feature `conformance`, the module of that name has a suite that checks the platform and the
 //! page-table format of an embedder (`docs/guide/conformance.md` in the repository).
 //!
-//! All other parts are plain memory without allocation, threads or clocks. A kernel keeps one value of each part,
-//! except [`account`], in a `static`. The comment at every atomic access names the access that it pairs with.
-//! loom checks the protocols over every interleaving (`tests/loom_kit`). `examples/embedding` of the
-//! repository, and of the package `freehold`, uses [`qsbr`] and [`shootdown`]; `examples/bare` uses [`asid`]
-//! and [`walkers`], too. [`mask`] defines the sets of CPUs that [`shootdown`] uses. A further part of a
-//! platform gets a module here, a row in the table above, and a module in `tests/loom_kit`. `cargo xtask
+//! All other parts are plain memory without allocation, threads or clocks. A kernel keeps one value of each
+//! of them, except [`account`], in a `static`. The comment at every atomic access names the access that it
+//! pairs with. loom checks the protocols over every interleaving (`tests/loom_kit`). `examples/embedding` of
+//! the repository, and of the package `freehold`, uses [`qsbr`] and [`shootdown`]; `examples/bare` uses
+//! [`asid`] and [`walkers`], too. [`mask`] defines the sets of CPUs that [`shootdown`] uses. A further part
+//! of a platform gets a module here, a row in the table above, and a module in `tests/loom_kit`. `cargo xtask
 //! loom` runs these tests.
 #![no_std]
 #![deny(unsafe_code)]

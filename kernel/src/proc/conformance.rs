@@ -7,7 +7,7 @@
 //! does this on two CPUs, and ends afterwards.
 //!
 //! An access of the suite to a space runs on the calling thread, which becomes a thread of that space until
-//! [`leave`](Kernel::leave). A fault of the access is served by the thread's own space, which has no memory at
+//! [`leave_space`](Kernel::leave_space). A fault of the access is served by the thread's own space, which has no memory at
 //! the suite's addresses, so the access fails.
 #![expect(unsafe_code, reason = "passes a function to another thread, and runs spaces of the suite")]
 
@@ -77,14 +77,14 @@ impl Kernel<Machine> for Suite {
     }
 
     fn load(&self, _: &Machine, mmu: &SpaceCpus, address: u64) -> Result<Option<u64>, NotRun> {
-        // The suite keeps the space alive until `leave`.
+        // The suite keeps the space alive until `leave_space`.
         current().mmu.set(ptr::from_ref(mmu));
         tlb::enter(mmu);
         let mut bytes = [0; 8];
         Ok(user::copy_in(address, &mut bytes).ok().map(|()| u64::from_ne_bytes(bytes)))
     }
 
-    fn leave(&self, _: &SpaceCpus) {
+    fn leave_space(&self, _: &SpaceCpus) {
         return_to_own_space();
     }
 

@@ -129,9 +129,9 @@ fn accesses<P: Platform, K: Kernel<P>>(engine: &Counted<Engine<P>>, kernel: &K) 
     let child = Cell::new(None);
     let found = loads_agree(kernel, &space, &child);
     // No CPU may run a space that ends.
-    kernel.leave(space.mmu());
+    kernel.leave_space(space.mmu());
     if let Some(child) = child.take() {
-        kernel.leave(child.mmu());
+        kernel.leave_space(child.mmu());
     }
     found
 }

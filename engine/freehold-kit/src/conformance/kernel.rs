@@ -91,7 +91,7 @@ pub trait Kernel<P: Platform>: Sync {
 
     /// Makes the calling task's CPU leave the space that it runs, before the space ends. The default does
     /// nothing, for platforms whose `space_ending` does this for all CPUs.
-    fn leave(&self, mmu: &P::Mmu) {
+    fn leave_space(&self, mmu: &P::Mmu) {
         let _ = mmu;
     }
 

@@ -66,7 +66,7 @@ impl<P: Platform<Mmu = Mmu<DefaultFormat>>> Kernel<P> for Threads {
         Ok(self.with_cpu(|cpu| cpu.load::<u64, ()>(mmu, address, |_, _| Err(()))).ok())
     }
 
-    fn leave(&self, _: &Mmu<DefaultFormat>) {
+    fn leave_space(&self, _: &Mmu<DefaultFormat>) {
         self.with_cpu(Cpu::idle);
     }
 

@@ -139,8 +139,8 @@ impl<const MISTAKE: u8> Kernel<Wrong<MISTAKE>> for Exact {
         self.0.load(wrong, mmu, address)
     }
 
-    fn leave(&self, mmu: &Mmu<DefaultFormat>) {
-        Kernel::<Wrong<MISTAKE>>::leave(&self.0, mmu);
+    fn leave_space(&self, mmu: &Mmu<DefaultFormat>) {
+        Kernel::<Wrong<MISTAKE>>::leave_space(&self.0, mmu);
     }
 
     fn is_asleep(&self) -> Option<bool> {

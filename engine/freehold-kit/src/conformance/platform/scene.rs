@@ -110,7 +110,7 @@ impl<'p, P: Platform> Scene<'p, P> {
 
     /// Ends the space, whatever is mapped in it.
     pub fn end<K: Kernel<P>>(self, kernel: &K) {
-        kernel.leave(&self.mmu);
+        kernel.leave_space(&self.mmu);
         (1..P::Format::LEVELS).for_each(|level| self.store(AT, level, 0));
         self.flush(0, 0, true, true);
         self.free();
@@ -165,6 +165,6 @@ impl<P: Platform> Shared<'_, P> {
     }
 
     pub fn leave<K: Kernel<P>>(&self, kernel: &K) {
-        kernel.leave(self.mmu);
+        kernel.leave_space(self.mmu);
     }
 }
