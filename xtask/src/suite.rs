@@ -275,12 +275,23 @@ pub const OTHER_FORMATS: &[Suite] = &[
     engine_on("page tables of Arm: with FEAT_HAFDBS", "aarch64"),
 ];
 
-/// Returns the suite that runs the engine's tests on a format.
+/// Returns the suite that runs the engine's tests and the conformance suite on a format.
 const fn engine_on(name: &'static str, format: &'static str) -> Suite {
     Suite {
         name,
         build: Build::Plain,
-        args: &["test", "--quiet", "--package", "freehold-tests", "--test", "engine"],
+        args: &[
+            "test",
+            "--quiet",
+            "--package",
+            "freehold-tests",
+            "--package",
+            "freehold-machine-tests",
+            "--test",
+            "engine",
+            "--test",
+            "conformance",
+        ],
         passed_on: &[],
         format: Some(format),
         budget: [0, 250],

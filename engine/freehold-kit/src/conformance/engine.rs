@@ -17,7 +17,7 @@ use freehold::engine::Engine;
 use freehold::fault::{Access, FaultError};
 use freehold::file::{IoError, Mapping};
 use freehold::platform::atomic::{AtomicU64, Ordering::SeqCst};
-use freehold::platform::{FramePurpose, FrameRequest, Pfn, Platform};
+use freehold::platform::{Flush, Format, FramePurpose, FrameRequest, Pfn, Platform, VirtAddr};
 use freehold::remote::AccessMode;
 use freehold::space::{AddressSpace, Listener, MapFlags, Prot, Refused, SpaceConfig};
 use freehold::{PAGE_SIZE, UserRange};
@@ -118,9 +118,15 @@ fn load<P: Platform, K: Kernel<P>>(
         if let Err(error) = space.handle_fault(at, Access::READ) {
             return Ok(Err(error));
         }
+        if P::Format::CACHES_INVALID {
+            // As a kernel does after a fault.
+            let (start, end) = (VirtAddr::new(at), VirtAddr::new(at + PAGE_SIZE));
+            let page = Flush { start, end, all: false, tables_freed: false };
+            space.engine().platform().flush(space.mmu(), &page);
+        }
     }
     Err(Stop::Mistake(alloc::format!(
-        "a load from {at:#x} faults again and again, although handle_fault succeeds: is the page flushed after a fault?"
+        "a load from {at:#x} faults again and again, although handle_fault succeeds"
     )))
 }
 

@@ -8,9 +8,15 @@ use freehold::{
     platform::Platform,
     swap::{SwapDevice, SwapRead, SwapWrite},
 };
-use freehold_kit::conformance;
+use freehold_kit::conformance::{self, Kernel, NotRun};
 use freehold_machine::{Machine, MachineConfig, MemorySwap};
-use std::{collections::HashMap, sync::Mutex};
+use std::{
+    collections::HashMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
 
 fn machine() -> Machine {
     Machine::new(MachineConfig::backed(16 << 20)).unwrap()
@@ -42,6 +48,27 @@ fn the_swap_device_of_the_machine_passes() {
     with_engine(|engine, kernel| {
         conformance::swap(engine, MemorySwap::new(256), kernel).assert_passed(&[]);
     });
+}
+
+/// The kernel of a platform that never ends a charge: its count only grows.
+struct NeverUncharges(Threads, AtomicU64);
+
+impl Kernel<Machine> for NeverUncharges {
+    fn charged(&self, machine: &Machine) -> Result<u64, NotRun> {
+        let now = Kernel::<Machine>::charged(&self.0, machine)?;
+        Ok(self.1.fetch_max(now, SeqCst).max(now))
+    }
+}
+
+#[test]
+fn a_charge_that_never_ends_is_found() {
+    let machine = machine();
+    let engine = Engine::new(machine.clone(), Config::new()).unwrap();
+    let kernel = NeverUncharges(Threads::new(&machine), AtomicU64::new(0));
+    let report = conformance::engine(&engine, &kernel);
+    let failures: Vec<_> = report.failures().collect();
+    let message = "all pages were unmapped, but 16 frames more than before are charged";
+    assert_eq!(failures, [("engine::charges", message)], "{report}");
 }
 
 /// A swap device that stores two slots in the same place.

@@ -76,6 +76,10 @@ impl<'p, P: Platform> Scene<'p, P> {
     /// Maps a frame.
     pub fn map(&self, address: u64, pfn: Pfn) {
         self.store(address, 0, P::Format::leaf(Level::Pte, pfn, FLAGS));
+        if P::Format::CACHES_INVALID {
+            // A CPU may have cached the empty entry. A kernel flushes the page after the fault.
+            self.flush(address, 1, false, false);
+        }
     }
 
     /// Empties the entry of a page.
