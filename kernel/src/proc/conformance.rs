@@ -1,9 +1,9 @@
 //! /proc/sys/freehold/conformance: a read runs the conformance suite of `freehold-kit` on the kernel's platform,
 //! and the text is its report. The checks of formats run on the host, and are left out here.
 //!
-//! The suite needs a second task. A write to the file lends the writing thread to the suite: the thread runs
-//! the jobs of [`run_two`](Kernel::run_two) until a signal ends it. A read waits until a thread is lent. One
-//! check kills the thread that runs its job, so a program lends two. The program `conformance.c` of the tests
+//! The suite needs a second task. A write of `lend` lends the writing thread to the suite: the thread runs the
+//! jobs of [`run_two`](Kernel::run_two) until a signal ends it. One check kills the thread that runs its job,
+//! so a read fails with EAGAIN unless two threads are lent. The program `conformance.c` of the tests
 //! does this on two CPUs, and ends afterwards.
 //!
 //! An access of the suite to a space runs on the calling thread, which becomes a thread of that space until
@@ -33,18 +33,20 @@ const SLOTS: u64 = 256;
 
 /// True while a read runs the suite.
 static RUNNING: AtomicBool = AtomicBool::new(false);
+/// Number of threads that are lent.
+static LENT: AtomicU32 = AtomicU32::new(0);
 /// The job that no lent thread has taken.
 static JOB: SpinLock<Option<Job>> = SpinLock::new(None);
 /// The thread that runs the job, or has run the last one.
 static SECOND: SpinLock<Option<Arc<Thread>>> = SpinLock::new(None);
-/// Number of jobs so far. Lent threads sleep on this word.
+/// Number of the last job. Lent threads sleep on this word.
 static POSTED: AtomicU32 = AtomicU32::new(0);
-/// Numbers of jobs that were taken, and of jobs that have ended.
+/// Numbers of the last job that was taken, and of the last job that has ended.
 static TAKEN: AtomicU32 = AtomicU32::new(0);
 static ENDED: AtomicU32 = AtomicU32::new(0);
 
-/// The second function of [`run_two`](Kernel::run_two).
-struct Job(*mut (dyn FnMut() + Send));
+/// The second function of [`run_two`](Kernel::run_two), and the number of the job.
+struct Job(*mut (dyn FnMut() + Send), u32);
 
 // SAFETY: the function may be sent to another thread, and only the thread that takes the job uses the pointer.
 unsafe impl Send for Job {}
@@ -58,8 +60,11 @@ impl Kernel<Machine> for Suite {
         // taken the job back.
         let job =
             unsafe { transmute::<&mut (dyn FnMut() + Send), &'static mut (dyn FnMut() + Send)>(second) };
-        *JOB.lock() = Some(Job(job));
-        let number = POSTED.fetch_add(1, SeqCst) + 1;
+        // Only the thread that runs the suite changes the number. A lent thread may take the job before the
+        // number is stored.
+        let number = POSTED.load(SeqCst).wrapping_add(1);
+        *JOB.lock() = Some(Job(job, number));
+        POSTED.store(number, SeqCst);
         Machine::wake_all(&POSTED);
         while TAKEN.load(SeqCst) != number {
             if current().is_killed() && JOB.lock().take().is_some() {
@@ -106,29 +111,40 @@ fn return_to_own_space() {
     tlb::enter(own);
 }
 
-/// Runs jobs of the suite on the calling thread, until a fatal signal arrives.
-fn lend() -> Result<(), Errno> {
+/// Lends the calling thread to the suite until a fatal signal arrives.
+fn lend() -> Errno {
+    LENT.fetch_add(1, SeqCst);
+    run_jobs();
+    LENT.fetch_sub(1, SeqCst);
+    Errno::EINTR
+}
+
+/// Runs jobs of the suite until a fatal signal arrives.
+fn run_jobs() {
     loop {
         let seen = POSTED.load(SeqCst);
         let job = JOB.lock().take();
-        if let Some(Job(job)) = job {
+        if let Some(Job(job, number)) = job {
             *SECOND.lock() = Some(Thread::hold_current());
-            TAKEN.store(seen, SeqCst);
+            TAKEN.store(number, SeqCst);
             // SAFETY: `run_two` waits for the end of the job, and no other thread has the pointer.
             unsafe { (*job)() };
             return_to_own_space();
-            ENDED.store(seen, SeqCst);
+            ENDED.store(number, SeqCst);
         } else if Machine::wait_killable(&POSTED, seen).is_err() {
-            return Err(Errno::EINTR);
+            return;
         }
         if current().is_killed() {
-            return Err(Errno::EINTR);
+            return;
         }
     }
 }
 
 /// Runs the suite.
 fn run() -> Result<Vec<u8>, Errno> {
+    if LENT.load(SeqCst) < 2 {
+        return Err(Errno::EAGAIN);
+    }
     if RUNNING.swap(true, SeqCst) {
         return Err(Errno::EBUSY);
     }
@@ -147,5 +163,5 @@ fn run() -> Result<Vec<u8>, Errno> {
 
 /// Makes the file.
 pub fn file() -> Arc<Node> {
-    setting(run, |_| lend())
+    setting(run, |text| if text == b"lend" { Err(lend()) } else { Err(Errno::EINVAL) })
 }
