@@ -103,8 +103,29 @@ user_exception:
     ldp  x19, x20, [sp], #96
     ret
 
+// load_word(address) -> (value, 1): loads a word with the rights of a program. If the load faults, the second
+// result is 0.
+.global load_word
+load_word:
+    // Completes earlier stores to tables.
+    dsb  ish
+    isb
+    mov  x1, #1
+word:
+    ldtr x0, [x0]
+    ret
+
 kernel_exception:
-    mrs  x0, esr_el1
+    mrs  x2, elr_el1
+    adr  x0, word
+    cmp  x0, x2
+    b.ne 1f
+    // Continues behind the load.
+    add  x0, x0, #4
+    msr  elr_el1, x0
+    mov  x1, #0
+    eret
+1:  mrs  x0, esr_el1
     mrs  x1, far_el1
     mrs  x2, elr_el1
     bl   unexpected_exception

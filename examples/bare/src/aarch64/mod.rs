@@ -35,9 +35,17 @@ const CONTROL: u64 = 0x2_b510_3510 | if SETS_BITS { 3 << 39 } else { 0 };
 global_asm!(include_str!("boot.s"), control = const CONTROL);
 
 unsafe extern "C" {
+    fn load_word(address: u64) -> Word;
     fn run_program(registers: *mut Registers) -> Syndrome;
     static empty_root: u8;
     static start_second: u8;
+}
+
+/// The result of `load_word`.
+#[repr(C)]
+struct Word {
+    value: u64,
+    is_loaded: u64,
 }
 
 /// The result of `run_program`: the registers ESR_EL1 and FAR_EL1.
@@ -215,6 +223,13 @@ fn no_root() -> u64 {
 fn load_root(root: u64, asid: u16) {
     // SAFETY: the tables of TTBR0 do not translate the kernel's addresses.
     unsafe { asm!("msr ttbr0_el1, {}", "isb", in(reg) u64::from(asid) << 48 | root) };
+}
+
+/// Loads a word of the program whose address space this CPU runs. Returns `None` if the load faults.
+pub fn load(address: u64) -> Option<u64> {
+    // SAFETY: `boot.s` handles the fault of the load, which only reads memory of a program.
+    let Word { value, is_loaded } = unsafe { load_word(address) };
+    (is_loaded != 0).then_some(value)
 }
 
 /// Removes all translations from the TLB of this CPU.

@@ -109,6 +109,27 @@ user_trap:
     csrr a1, stval
     ret
 
+# load_word(address) -> (value, 1): loads a word of a program. If the load faults, the second result is 0.
+.global load_word
+load_word:
+    la   t0, no_word
+    csrrw t1, stvec, t0
+    # The bit SUM permits the kernel to load from pages of programs.
+    li   t2, 1 << 18
+    csrs sstatus, t2
+    li   a1, 1
+    ld   a0, (a0)
+1:  csrc sstatus, t2
+    csrw stvec, t1
+    ret
+.balign 4
+no_word:
+    # The bit SPP is clear again, as `run_program` expects it.
+    li   t0, 1 << 8
+    csrc sstatus, t0
+    li   a1, 0
+    j    1b
+
 # The kernel's half of the address space: 256 pages of 1 GiB, the memory from address 0 on. Entries have the
 # bits D, A, G, X, W, R and V.
 .section .data

@@ -32,9 +32,17 @@ const ROOT_ENTRIES: core::ops::Range<usize> = 256..512;
 global_asm!(include_str!("boot.s"), levels = const LEVELS, offset = const DIRECT, mode = const MODE);
 
 unsafe extern "C" {
+    fn load_word(address: u64) -> Word;
     fn run_program(registers: *mut Registers) -> Cause;
     static kernel_root: Table;
     static start_second: u8;
+}
+
+/// The result of `load_word`.
+#[repr(C)]
+struct Word {
+    value: u64,
+    is_loaded: u64,
 }
 
 /// The result of `run_program`: the registers scause and stval.
@@ -258,6 +266,13 @@ pub fn leave(mmu: &Mmu) {
     let table = &raw const kernel_root as u64 - DIRECT;
     load_root(table / PAGE_SIZE, 0);
     TLBS.leave(cpu(), mmu);
+}
+
+/// Loads a word of the program whose address space this CPU runs. Returns `None` if the load faults.
+pub fn load(address: u64) -> Option<u64> {
+    // SAFETY: `boot.s` handles the fault of the load, which only reads memory of a program.
+    let Word { value, is_loaded } = unsafe { load_word(address) };
+    (is_loaded != 0).then_some(value)
 }
 
 /// Removes translations from the TLBs of all CPUs.
