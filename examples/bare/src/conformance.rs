@@ -94,6 +94,7 @@ fn leave() {
 
 /// Runs jobs on CPU 1 until the suite has ended.
 pub fn serve() {
+    arch::permit_loads(true);
     // Acquire: pairs with the release in `run`.
     while ENDED.load(Acquire) != OVER {
         if let Some(Job(job)) = JOB.with(Option::take) {
@@ -104,14 +105,17 @@ pub fn serve() {
         }
         Cpus.pause();
     }
+    arch::permit_loads(false);
 }
 
 /// Runs the suite on CPU 0.
 pub fn run(engine: &Counted<Engine<Board>>) {
+    arch::permit_loads(true);
     let format = conformance::format::<arch::Format>();
     let platform = conformance::platform(engine.platform(), &Cpus);
     let engine = conformance::engine(engine, &Cpus);
     Board::rcu_barrier();
+    arch::permit_loads(false);
     format.assert_passed(&[]);
     platform.assert_passed(&NOT_RUN);
     engine.assert_passed(&NOT_RUN_ON_ENGINE);

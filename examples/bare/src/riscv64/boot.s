@@ -114,13 +114,9 @@ user_trap:
 load_word:
     la   t0, no_word
     csrrw t1, stvec, t0
-    # The bit SUM permits the kernel to load from pages of programs.
-    li   t2, 1 << 18
-    csrs sstatus, t2
     li   a1, 1
     ld   a0, (a0)
-1:  csrc sstatus, t2
-    csrw stvec, t1
+1:  csrw stvec, t1
     ret
 .balign 4
 no_word:

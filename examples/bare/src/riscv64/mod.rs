@@ -268,6 +268,18 @@ pub fn leave(mmu: &Mmu) {
     TLBS.leave(cpu(), mmu);
 }
 
+/// Permits or forbids [`load`]. The bit SUM of sstatus lets the kernel load from pages of programs. QEMU empties
+/// the TLB when the bit changes, so the bit keeps its value during the suite.
+pub fn permit_loads(permitted: bool) {
+    // SAFETY: the kernel accesses pages of programs in `load` only.
+    unsafe {
+        match permitted {
+            true => asm!("csrs sstatus, {}", in(reg) 1 << 18),
+            false => asm!("csrc sstatus, {}", in(reg) 1 << 18),
+        }
+    }
+}
+
 /// Loads a word of the program whose address space this CPU runs. Returns `None` if the load faults.
 pub fn load(address: u64) -> Option<u64> {
     // SAFETY: `boot.s` handles the fault of the load, which only reads memory of a program.
