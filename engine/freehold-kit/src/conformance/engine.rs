@@ -3,13 +3,12 @@
 
 use super::kernel::{Kernel, NotRun};
 use super::later::Later;
-use super::platform::AT;
+use super::platform::{AT, AllFrames};
 use super::report::{Report, require};
 use super::suite::{Checked, Stage, Stop, Suite, not_run, run_two};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec;
-use alloc::vec::Vec;
 use core::cell::Cell;
 use core::fmt;
 use freehold::counted::Counted;
@@ -17,7 +16,7 @@ use freehold::engine::Engine;
 use freehold::fault::{Access, FaultError};
 use freehold::file::{IoError, Mapping};
 use freehold::platform::atomic::{AtomicU64, Ordering::SeqCst};
-use freehold::platform::{Flush, Format, FramePurpose, FrameRequest, Pfn, Platform, VirtAddr};
+use freehold::platform::{Flush, Format, Platform, VirtAddr};
 use freehold::remote::AccessMode;
 use freehold::space::{AddressSpace, Listener, MapFlags, Prot, Refused, SpaceConfig};
 use freehold::{PAGE_SIZE, UserRange};
@@ -191,18 +190,6 @@ fn charges<P: Platform, K: Kernel<P>>(engine: &Counted<Engine<P>>, kernel: &K) -
     Ok(())
 }
 
-/// Allocates all frames of the platform.
-fn take_all<P: Platform>(platform: &P) -> Vec<Pfn> {
-    let (mut all, mut part) = (Vec::new(), [Pfn::new(0); 64]);
-    loop {
-        let got = platform.alloc_frames(&FrameRequest::pages(FramePurpose::Anonymous), &mut part);
-        if got == 0 {
-            return all;
-        }
-        all.extend_from_slice(&part[..got]);
-    }
-}
-
 fn shortage<P: Platform, K: Kernel<P>>(engine: &Counted<Engine<P>>, kernel: &K) -> Checked {
     if !kernel.may_use_all_memory() {
         return not_run("the suite may not use all memory (`Kernel::may_use_all_memory`)");
@@ -211,12 +198,12 @@ fn shortage<P: Platform, K: Kernel<P>>(engine: &Counted<Engine<P>>, kernel: &K) 
     let space = new_space(engine)?;
     let at = map(&space, MOST)?;
     put(&space, at, 1)?;
-    let held = take_all(engine.platform());
+    let held = AllFrames::take(engine.platform());
     // The engine's caches may have frames, and the platform may make memory free when it is asked.
     let failure = (1..MOST)
         .map(|n| at + n * PAGE_SIZE)
         .find_map(|at| space.handle_fault(at, Access::WRITE).err().map(|error| (at, error)));
-    super::platform::free_all(engine.platform(), &held);
+    held.free(engine.platform());
     if let Some((at, error)) = failure {
         require!(
             error == FaultError::OutOfMemory,

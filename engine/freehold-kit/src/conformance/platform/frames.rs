@@ -195,3 +195,39 @@ pub fn free_run<P: Platform>(platform: &P, first: Pfn, frames: u64) {
         free(platform, &part[..count]);
     }
 }
+
+/// All frames of the platform that were free. Each frame has the number of the next one in its first word, so
+/// the list needs no memory.
+pub struct AllFrames(Option<Pfn>);
+
+/// Stands for the end of the list.
+const END: u64 = u64::MAX;
+
+impl AllFrames {
+    /// Allocates all free frames.
+    pub fn take<P: Platform>(platform: &P) -> Self {
+        let (mut first, mut part) = (END, [Pfn::new(0); COUNT]);
+        loop {
+            let got = platform.alloc_frames(&FrameRequest::pages(FramePurpose::Anonymous), &mut part);
+            for pfn in &part[..got] {
+                platform.write_frame(*pfn, 0, &first.to_ne_bytes());
+                first = pfn.get();
+            }
+            if got == 0 {
+                return AllFrames((first != END).then(|| Pfn::new(first)));
+            }
+        }
+    }
+
+    /// Frees the frames.
+    pub fn free<P: Platform>(self, platform: &P) {
+        let mut next = self.0;
+        while let Some(pfn) = next {
+            let mut number = [0; 8];
+            platform.read_frame(pfn, 0, &mut number);
+            let number = u64::from_ne_bytes(number);
+            next = (number != END).then(|| Pfn::new(number));
+            free(platform, &[pfn]);
+        }
+    }
+}

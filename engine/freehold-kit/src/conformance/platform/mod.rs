@@ -9,7 +9,7 @@ mod spaces;
 mod tables;
 mod waits;
 
-pub(super) use frames::free as free_all;
+pub(super) use frames::AllFrames;
 pub(super) use scene::AT;
 
 use super::kernel::Kernel;
