@@ -22,7 +22,7 @@ impl<P: Platform> Engine<P> {
         let (swap, state, mut freed) = (self.swap(), &self.files().reclaim, 0);
         for id in swap.ids() {
             let (mut at, mut left) = (state.next_slots(VISITS), VISITS);
-            at %= swap.usage(id).map_or(1, |usage| usage.slots.max(1));
+            at %= swap.slots(id).map_or(1, |slots| slots.max(1));
             while left > 0 && freed < target {
                 let (found, next) = swap.next_clean(id, at, left);
                 left = left.saturating_sub(next.saturating_sub(at).max(1));

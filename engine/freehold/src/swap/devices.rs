@@ -228,7 +228,12 @@ impl<P: Platform> Swap<P> {
         Ok(())
     }
 
-    /// Returns the numbers of a device, or `None` if it does not exist.
+    /// Returns the number of slots of a device, or `None` if it does not exist.
+    pub fn slots(&self, id: SwapId) -> Option<u64> {
+        self.list.with(id, |entry| entry.area.table.slots())
+    }
+
+    /// Returns the numbers of a device, or `None` if it does not exist. Reads a counter of each CPU.
     pub fn usage(&self, id: SwapId) -> Option<SwapUsage> {
         self.list.with(id, |entry| {
             let table = &entry.area.table;

@@ -26,6 +26,9 @@ use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
 use two_lists::TwoLists;
 use visits::Visits;
 
+/// Maximum number of evicted pages that a CPU adds to the clock at a time.
+const LARGEST_UNIT: u64 = 512;
+
 /// The policy of an engine, with its state.
 enum Chosen {
     Clock(Clock),
@@ -45,15 +48,22 @@ fn zero_counts() -> Counts {
 struct CpuPart {
     /// Pages found by this CPU so far.
     found: Counts,
+    /// Pages of each kind that faults on this CPU have needed again after their eviction.
+    refaulted: [AtomicU64; PageKind::COUNT],
+    /// Pages evicted by this CPU that are not in [`Cycle::evicted`] yet.
+    evicted: AtomicU64,
 }
 
 /// The part of the state that all tasks write that reclaim, on cache lines of its own.
 #[repr(align(64))]
 struct Cycle {
-    /// Number of pages evicted so far: the clock by which refault distances are measured.
+    /// Number of pages evicted so far: the clock by which refault distances are measured. Each CPU adds its
+    /// pages in units.
     evicted: AtomicU64,
     /// The sums of `found` at the last report to the policy.
     reported: Counts,
+    /// The sums of `refaulted` at the last report.
+    reported_refaults: [AtomicU64; PageKind::COUNT],
 }
 
 /// The state of reclaim of an engine.
@@ -65,6 +75,9 @@ pub(crate) struct ReclaimState<P: Platform> {
     visits: Visits<P>,
     /// The evicted pages of files.
     ghosts: Ghosts,
+    /// Number of evicted pages that a CPU adds to the clock at a time. The units of all CPUs together are at
+    /// most a 64th of memory, so that distances stay exact enough.
+    unit: u64,
     /// True if a program has ever mapped droppable memory. Never cleared.
     droppable: AtomicBool,
     /// Number of slots of swap devices that were visited so far.
@@ -78,15 +91,22 @@ impl<P: Platform> ReclaimState<P> {
     ///
     /// Fails if there is no memory.
     pub fn try_new(policy: ReclaimPolicy, memory: &Range<Pfn>) -> Result<Self, NoMemory> {
-        let ghosts = Ghosts::try_new(memory.end.get().saturating_sub(memory.start.get()))?;
+        let frames = memory.end.get().saturating_sub(memory.start.get());
+        let ghosts = Ghosts::try_new(frames)?;
+        let unit = (frames / (64 * P::cpus() as u64)).clamp(1, LARGEST_UNIT);
         let policy = match policy {
             ReclaimPolicy::Clock => Chosen::Clock(Clock),
             ReclaimPolicy::TwoLists => Chosen::TwoLists(TwoLists::default()),
             ReclaimPolicy::Generations => Chosen::Generations(Generations::default()),
             ReclaimPolicy::Custom(policy) => Chosen::Custom(policy),
         };
-        let part = |_| CpuPart { found: zero_counts() };
-        let cycle = Box::try_new(Cycle { evicted: AtomicU64::new(0), reported: zero_counts() })?;
+        let zeroes = || [(); PageKind::COUNT].map(|()| AtomicU64::new(0));
+        let part = |_| CpuPart { found: zero_counts(), refaulted: zeroes(), evicted: AtomicU64::new(0) };
+        let cycle = Box::try_new(Cycle {
+            evicted: AtomicU64::new(0),
+            reported: zero_counts(),
+            reported_refaults: zeroes(),
+        })?;
         let droppable = AtomicBool::new(false);
         Ok(ReclaimState {
             policy,
@@ -94,6 +114,7 @@ impl<P: Platform> ReclaimState<P> {
             cycle,
             visits: Visits::try_new(memory)?,
             ghosts,
+            unit,
             droppable,
             slots: AtomicU64::new(0),
         })
@@ -138,6 +159,9 @@ impl<P: Platform> ReclaimState<P> {
                 let before = self.cycle.reported[kind][age].fetch_max(sum, Relaxed);
                 population.pages[kind][age] = sum.saturating_sub(before);
             }
+            let sum = self.cpus.iter().fold(0u64, |sum, part| sum + part.refaulted[kind].load(Relaxed));
+            let before = self.cycle.reported_refaults[kind].fetch_max(sum, Relaxed);
+            population.refaulted[kind] = sum.saturating_sub(before);
         }
         self.policy().swept(&population);
     }
@@ -155,9 +179,15 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Counts evicted pages.
     pub fn add_evicted(&self, pages: u64) {
-        if pages > 0 {
-            // Relaxed: a clock without data.
-            self.cycle.evicted.fetch_add(pages, Relaxed);
+        // Relaxed, here and below: a clock without data. Only this CPU writes its own word.
+        let unit = self.cpus.with(|part| {
+            let own = part.evicted.load(Relaxed) + pages;
+            let unit = if own < self.unit { 0 } else { own };
+            part.evicted.store(own - unit, Relaxed);
+            unit
+        });
+        if unit > 0 {
+            self.cycle.evicted.fetch_add(unit, Relaxed);
         }
     }
 
@@ -176,7 +206,7 @@ impl<P: Platform> ReclaimState<P> {
     /// that is needed again. Only the low 40 bits of the number are known.
     pub fn swapped_in(&self, evicted: u64) -> Age {
         let distance = self.evicted().wrapping_sub(evicted) & ((1 << 40) - 1);
-        self.policy().refaulted(PageKind::Anonymous, distance)
+        self.age_of_refault(PageKind::Anonymous, distance)
     }
 
     /// Records that a program maps droppable memory.
@@ -203,6 +233,15 @@ impl<P: Platform> ReclaimState<P> {
             return None;
         }
         let distance = self.ghosts.take(file, index.get(), evicted)?;
-        Some(self.policy().refaulted(PageKind::File, distance))
+        Some(self.age_of_refault(PageKind::File, distance))
+    }
+
+    /// Counts a refault of a page. Returns the age of the page.
+    fn age_of_refault(&self, kind: PageKind, distance: u64) -> Age {
+        self.cpus.with(|part| {
+            let count = &part.refaulted[kind as usize];
+            count.store(count.load(Relaxed) + 1, Relaxed);
+        });
+        self.policy().refaulted(kind, distance)
     }
 }

@@ -96,11 +96,14 @@ pub enum Verdict {
     Evict,
 }
 
-/// Numbers of pages by kind and age.
+/// Numbers of pages by kind and age, and of refaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Population {
     /// The number of pages with [`PageKind`] `kind` and [`Age`] `age`, at `[kind][age]`.
     pub pages: [[u64; Age::COUNT]; PageKind::COUNT],
+    /// The number of pages with [`PageKind`] `kind` that were needed again after their eviction, since the
+    /// report before, at `[kind]`.
+    pub refaulted: [u64; PageKind::COUNT],
 }
 
 impl Population {
@@ -161,7 +164,8 @@ pub trait Policy: fmt::Debug + Send + Sync {
     }
 
     /// Returns the age of a page that was evicted and is read again, `distance` evictions later. Called by
-    /// the fault or the read. May be called with locks of the engine held.
+    /// the fault or the read. May be called with locks of the engine held. Should write no word, because
+    /// faults on several CPUs would share it: the engine counts refaults for [`swept`](Self::swept).
     fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
         let _ = (kind, distance);
         Age::NEW

@@ -95,8 +95,7 @@ impl Policy for TwoLists {
         INACTIVE
     }
 
-    fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
-        self.costs[cost_of(kind)].fetch_add(1, Relaxed);
+    fn refaulted(&self, _: PageKind, distance: u64) -> Age {
         let active: u64 = self.active.iter().map(|pages| pages.load(Relaxed)).sum();
         if distance <= active { ACTIVE } else { INACTIVE }
     }
@@ -115,7 +114,10 @@ impl Policy for TwoLists {
             testable[cost_of(kind)] += inactive + if too_long { active } else { 0 };
         }
         self.testable.iter().zip(testable).for_each(|(word, pages)| word.store(pages, Relaxed));
-        // Old refaults count less and less.
-        self.costs.iter().for_each(|cost| cost.store(cost.load(Relaxed) / 2, Relaxed));
+        let [anon, shared, file] = population.refaulted;
+        for (cost, refaulted) in self.costs.iter().zip([anon + shared, file]) {
+            // Old refaults count less and less.
+            cost.store(cost.load(Relaxed) / 2 + refaulted, Relaxed);
+        }
     }
 }
