@@ -50,7 +50,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Gives the pages that were accessed since the last walk a younger age, and clears their accessed bits.
     /// Visits addresses from `from` on, and at most `pages` pages. Does nothing if the space did not
     /// [run](Self::note_ran) since the last walk began at 0, or if the policy does not
-    /// [walk](crate::reclaim::Policy::walks). Pages of locked memory and of pools stay as they are.
+    /// [walk](crate::reclaim::Policy::walks). Pages of locked memory and of pools stay as they are; each of their
+    /// VMAs counts as a page.
     ///
     /// For a task of the embedder that runs before memory is short, and calls the function for each space. It
     /// should drop its reference to a space between two calls, so that the space can end.
@@ -88,15 +89,17 @@ impl<P: Platform> AddressSpace<P> {
         while left > 0 {
             let Some(guard) = self.try_read() else { return aged };
             let Some((vma, part)) = guard.next_part(at) else { return aged };
-            let part = UserRange::new(
-                part.start(),
-                part.end().min(part.start().saturating_add(left.saturating_mul(PAGE_SIZE))),
-            );
-            if !vma.flags().intersects(VmFlags::LOCKED | VmFlags::HUGETLB) {
+            if vma.flags().intersects(VmFlags::LOCKED | VmFlags::HUGETLB) {
+                // Counts as a page, so that many such VMAs end the call too.
+                left -= 1;
+                at = part.end();
+            } else {
+                let end = part.start().saturating_add(left.saturating_mul(PAGE_SIZE)).min(part.end());
+                let part = UserRange::new(part.start(), end);
                 aged.accessed += self.vm.age_young(part, age);
                 left -= part.pages().get();
+                at = end;
             }
-            at = part.end();
             drop(guard);
             P::cond_resched();
         }

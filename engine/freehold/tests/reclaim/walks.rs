@@ -130,6 +130,25 @@ fn walk_of_a_space_is_bounded_and_waits_for_no_lock() {
     world.end();
 }
 
+/// A VMA of locked memory counts as one page, and is passed in one step.
+#[test]
+fn walk_passes_locked_memory() {
+    let walks: &'static Walks = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(walks));
+    let process = world.process(Locking::default());
+    let mut cpu = world.machine.cpu(0);
+    // Next to each other, with different flags, so that they stay separate VMAs.
+    anon(&process, BASE, 4);
+    process.mlock2(BASE, 2 * PAGE, LockFlags::ONFAULT).unwrap();
+    fill(&process, &mut cpu, BASE, 4, 1);
+    let passed = process.age_pages(0, 1);
+    assert_eq!((passed.next, passed.accessed), (Some(BASE + 2 * PAGE), 0));
+    let rest = process.age_pages(BASE + 2 * PAGE, u64::MAX);
+    assert_eq!((rest.next, rest.accessed), (None, 2));
+    drop((process, cpu));
+    world.end();
+}
+
 #[test]
 fn walk_does_nothing_for_a_policy_without_walks() {
     let world = with(ReclaimPolicy::Clock);
