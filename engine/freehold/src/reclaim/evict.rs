@@ -66,6 +66,8 @@ pub(super) struct Evictor<'e, P: Platform> {
     /// Number of anonymous pages in the batch.
     anon: usize,
     swapper: Swapper<'e, P>,
+    /// True if writes may begin.
+    writes: bool,
 }
 
 impl<'e, P: Platform> Evictor<'e, P> {
@@ -76,7 +78,13 @@ impl<'e, P: Platform> Evictor<'e, P> {
             given_up: ArrayVec::new(),
             anon: 0,
             swapper: Swapper::new(engine),
+            writes: true,
         }
+    }
+
+    /// Chooses whether writes may begin. Without them, pages that need a write stay.
+    pub fn set_writes(&mut self, writes: bool) {
+        self.writes = writes;
     }
 
     /// Returns the number of pages in the batch, and of those whose write to a swap device has not ended.
@@ -86,7 +94,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
 
     /// Returns true if anonymous pages may be swapped out.
     pub fn swaps(&self) -> bool {
-        self.swapper.has_room()
+        self.writes && self.swapper.has_room()
     }
 
     /// Returns true if the batch has no room for another page.
@@ -108,7 +116,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
         if found.frame().is_anon() {
             return self.evict_anon(found, page, reclaimed);
         }
-        if found.frame().is_shmem() && !self.swapper.has_room() {
+        if found.frame().is_shmem() && !self.swaps() {
             return Evicted::Kept;
         }
         self.add_to_batch(found, page);
@@ -139,7 +147,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
                 return Evicted::Gone;
             }
         }
-        if !self.swapper.has_room() {
+        if !self.swaps() {
             return Evicted::Kept;
         }
         let Some(page) = page.or_else(|| engine.page_if_free(pfn)) else { return Evicted::Kept };
@@ -189,6 +197,11 @@ impl<'e, P: Platform> Evictor<'e, P> {
                     let fate = self.swap_shared(&mapping, index, page.pfn, reclaimed);
                     count_fate(page, &fate, reclaimed, &mut stays);
                 } else if is_dirty(&mapping, index, page.pfn) {
+                    if !self.writes {
+                        reclaimed.kept += 1;
+                        stays(page, Evicted::Kept);
+                        continue;
+                    }
                     reclaimed.writing += mapping.start_writes(PageRange::one(index));
                     stays(page, Evicted::Writing);
                 } else {

@@ -42,12 +42,15 @@ pub struct ReclaimRequest<'r> {
     /// default. Called with the number of a frame that holds a page, in context L of the
     /// [platform](crate::platform#contexts) without locks.
     pub only: Option<&'r dyn Fn(Pfn) -> bool>,
+    /// True if the call may begin writes: of dirty pages to their files, and of anonymous pages and shared
+    /// memory to swap devices. True by default.
+    pub writes: bool,
 }
 
 impl<'r> ReclaimRequest<'r> {
     /// Returns a request for this number of pages of any owner.
     pub fn pages(target: u64) -> Self {
-        ReclaimRequest { target, visits: None, only: None }
+        ReclaimRequest { target, visits: None, only: None, writes: true }
     }
 
     /// Sets the maximum number of visited frames.
@@ -61,6 +64,14 @@ impl<'r> ReclaimRequest<'r> {
     pub fn only(self, only: &'r dyn Fn(Pfn) -> bool) -> Self {
         ReclaimRequest { only: Some(only), ..self }
     }
+
+    /// Restricts the request to pages that go without a write: clean pages of files, lazily freed pages and
+    /// droppable memory. For calls of little urgency, and for tasks that must not use a device, such as the
+    /// task that serves a swap device (Linux: `GFP_NOIO`).
+    #[must_use]
+    pub fn without_writes(self) -> Self {
+        ReclaimRequest { writes: false, ..self }
+    }
 }
 
 impl fmt::Debug for ReclaimRequest<'_> {
@@ -69,6 +80,7 @@ impl fmt::Debug for ReclaimRequest<'_> {
             .field("target", &self.target)
             .field("visits", &self.visits)
             .field("only", &self.only.is_some())
+            .field("writes", &self.writes)
             .finish()
     }
 }
@@ -128,6 +140,7 @@ impl<P: Platform> Engine<P> {
         let all = memory.end.get().saturating_sub(memory.start.get());
         let most = request.visits.unwrap_or(MOST_VISITS * all);
         let mut evictor = Evictor::new(self);
+        evictor.set_writes(request.writes);
         let mut sweep = Sweep {
             engine: self,
             request,

@@ -22,6 +22,7 @@ use freehold::{
     remote::PinFlags,
     space::{Listener, Refused},
 };
+use freehold_machine::MemorySwap;
 use std::sync::{Arc, Mutex};
 
 const POLICIES: [ReclaimPolicy; 3] =
@@ -208,6 +209,30 @@ fn dirty_pages_are_written_and_go_in_a_later_visit() {
         assert_eq!((reclaimed.writing, written), (2, vec![1, 2]));
         assert_eq!(reclaimed.freed, 2, "after their writes");
         assert_eq!(cached(&file), [0u64; 0]);
+    });
+}
+
+#[test]
+fn call_without_writes_takes_only_clean_pages() {
+    with_each(|world| {
+        let device = MemorySwap::new(64);
+        let id = world.engine().swap_on(device.clone(), 0).unwrap();
+        let (file, process) = (world.file(4), world.process(Locking::default()));
+        let mut cpu = world.machine.cpu(0);
+        let at = process.mmap(0, 4 * PAGE, RW, MapFlags::SHARED, Some(&file), 0).unwrap();
+        process.madvise(at, 4 * PAGE, Advice::PopulateRead).unwrap();
+        process.store(&mut cpu, at + PAGE, 5u64).unwrap();
+        anon(&process, BASE, 4);
+        fill(&process, &mut cpu, BASE, 4, 1);
+        let memory = Mapping::memfd(world.engine(), 2 * PAGE).unwrap();
+        memory.write_at(0, b"kept").unwrap();
+        let reclaimed = world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).without_writes());
+        assert_eq!((reclaimed.freed, reclaimed.writing, cached(&file)), (3, 0, vec![1]));
+        assert_eq!((process.rss().anon, process.rss().swap, device.stats().write_requests), (4, 0, 0));
+        assert_eq!(memory.present_pages(), 1);
+        assert_eq!(process.load::<u64>(&mut cpu, at + PAGE), Ok(5));
+        drop((process, cpu, file, memory));
+        world.engine().swap_off(id, || None).unwrap();
     });
 }
 
