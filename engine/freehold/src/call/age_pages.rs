@@ -50,8 +50,8 @@ impl<P: Platform> AddressSpace<P> {
     /// Gives the pages that were accessed since the last walk a younger age, and clears their accessed bits.
     /// Visits addresses from `from` on, and at most `pages` pages. Does nothing if the space did not
     /// [run](Self::note_ran) since the last walk began at 0, or if the policy does not
-    /// [walk](crate::reclaim::Policy::walks). Pages of locked memory and of pools stay as they are; each of their
-    /// VMAs counts as a page.
+    /// [walk](crate::reclaim::Policy::walks). Pages of locked memory and of pools stay as they are; each of
+    /// their VMAs counts as a page.
     ///
     /// For a task of the embedder that runs before memory is short, and calls the function for each space. It
     /// should drop its reference to a space between two calls, so that the space can end.

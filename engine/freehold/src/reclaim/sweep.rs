@@ -67,7 +67,7 @@ impl<'r> ReclaimRequest<'r> {
 
     /// Restricts the request to pages that go without a write: clean pages of files, lazily freed pages and
     /// droppable memory. For calls of little urgency, and for tasks that must not use a device, such as the
-    /// task that serves a swap device (Linux: `GFP_NOIO`).
+    /// task that serves a swap device.
     #[must_use]
     pub fn without_writes(self) -> Self {
         ReclaimRequest { writes: false, ..self }
