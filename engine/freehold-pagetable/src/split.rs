@@ -1,6 +1,9 @@
 #![expect(unsafe_code, reason = "calls `TableMemory::free_table`, which is unsafe")]
 
-//! Splitting a leaf above 4 KiB into a table of smaller leaves.
+//! Splitting a leaf above 4 KiB into a table of smaller leaves, and installing such a leaf where a table may
+//! have been.
+//!
+//! # Splitting
 //!
 //! The new table translates the same addresses with the same rights, so a split flushes nothing and needs
 //! only the lock of the table that has the leaf. On a format with
@@ -13,16 +16,54 @@
 //! memory always has a deposited table, because a munmap of a part of the page must not fail. Collapsing is
 //! in `fault/collapse.rs` of `freehold`.
 //!
+//! # Installing
+//!
+//! A slot may be empty because a gather has unlinked a table that it has not flushed yet. On a format with
+//! break-before-make, no walk cache may hold that table while a large leaf is live.
+//! [`install_large`](EntryGuard::install_large) therefore installs the leaf closed, and opens it after a
+//! flush if a gather is unfinished.
+//!
+//! # Tests
+//!
 //! `tests/tables.rs` tests that a split changes no translation, `tests/kept.rs` tests splits with deposited
-//! tables, and `tests/loom.rs` tests splits while the hardware walks (C-62).
+//! tables, and `tests/loom.rs` tests splits while the hardware walks (C-62), and large leaves that replace
+//! tables.
 
 use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
-use crate::gather::{Flush, Tlb};
+use crate::gather::{Flush, Gather, Tlb};
 use crate::groups;
 use crate::memory::{OutOfTables, Table, TableMemory, alloc_table};
-use crate::table::EntryTable;
+use crate::table::{EntryGuard, EntryTable, NotCached};
 use freehold_sync::atomic::{AtomicU64, Ordering};
+
+impl<F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'_, F, M, LEVEL> {
+    /// Installs a leaf above 4 KiB in the slot of `address`. Returns false if the slot is not empty. `gather`
+    /// has no changes. On a format with [break-before-make](Format::BREAK_BEFORE_MAKE), no walk cache holds a
+    /// table of this slot once the leaf permits accesses.
+    ///
+    /// # Panics
+    /// Panics if `leaf` points to a table.
+    pub fn install_large<T: Tlb, const FRAMES: usize>(
+        &mut self,
+        address: VirtAddr,
+        leaf: Pte<F>,
+        gather: &mut Gather<'_, T, FRAMES>,
+    ) -> bool {
+        if !F::BREAK_BEFORE_MAKE {
+            return self.install(address, leaf).is_ok();
+        }
+        let closed = self.install(address, leaf.closed(EntryTable::<F, M, LEVEL>::LEVEL)).is_ok();
+        if closed {
+            // `peek` acquires: this task then sees the gather counted that emptied the slot. The exchange of
+            // `install` continues the release sequence of the store that emptied the slot.
+            let _ = self.table.peek(address);
+            gather.finish();
+            self.replace(address, leaf, &mut NotCached);
+        }
+        closed
+    }
+}
 
 impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> {
     /// Replaces the leaf of `address`, if there is one, by a table of leaves of the next lower level. The new

@@ -16,8 +16,8 @@ mod common;
 
 use common::{Memory, NoTlb};
 use freehold_pagetable::{
-    Access, FaultCode, Flush, Gather, GatherState, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags,
-    Tlb, UnmappedFrame, VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
+    Aarch64, Access, FaultCode, Flush, Gather, GatherState, Kind, Level, NotCached, PageTable, Pfn, Pte,
+    PteFlags, Tlb, UnmappedFrame, VaRange, VirtAddr, WalkFault, X86_4, hw_walk,
 };
 use freehold_sync::atomic::{AtomicU64, Ordering};
 use loom::sync::Arc;
@@ -350,6 +350,35 @@ fn c4_a_gather_that_sees_an_unlinked_table_flushes_all() {
         drop(gather);
         looker.join().unwrap();
         assert_eq!(world.tlb.stale(), (false, false));
+    });
+}
+
+/// On a format with break-before-make, a fault installs a huge leaf where a discard unlinks a table. No walk
+/// cache holds the table once the leaf is live.
+#[test]
+fn large_leaf_is_live_after_the_flush_of_the_table_that_it_replaces() {
+    type Tables = PageTable<Aarch64<2>, Memory>;
+    loom::model(|| {
+        let memory = Memory::new(6);
+        let tables = Tables::new(&memory).unwrap();
+        tables.pte_table_alloc(&memory, at(0)).unwrap();
+        let world = Arc::new((memory, tables, GatherState::new(), CachedTlb::new()));
+        let other = Arc::clone(&world);
+        let fault = thread::spawn(move || {
+            let (memory, tables, state, tlb) = &*other;
+            let table = tables.pmd_table(memory, at(0)).unwrap();
+            let leaf = Pte::leaf(Level::Pmd, Pfn::new(8), RW);
+            let mut gather = Gather::<_, 1>::new(tlb, state);
+            if table.lock().install_large(at(0), leaf, &mut gather) {
+                assert!(!tlb.stale().1, "the leaf is live, and a walk cache holds the table");
+            }
+        });
+        let (memory, tables, state, tlb) = &*world;
+        let mut gather = Gather::<_, 2>::new(tlb, state);
+        // SAFETY: the other thread uses only the upper table, and the memory of freed tables stays readable.
+        unsafe { tables.unlink_tables(memory, VaRange::new(at(0), at(1)), at(0), at(2), &mut gather) };
+        gather.finish();
+        fault.join().unwrap();
     });
 }
 

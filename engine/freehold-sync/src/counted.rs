@@ -201,9 +201,7 @@ impl<T: Shared> Clone for Counted<T> {
 
 impl<T: Shared> Drop for Counted<T> {
     fn drop(&mut self) {
-        // Release: pairs with the fence below. Every use of the object happens before its end.
-        if self.inner().refs.fetch_sub(1, Ordering::Release) == 1 {
-            fence(Ordering::Acquire);
+        if drop_reference(&self.inner().refs) {
             self.inner().value.end();
             // Only the value is borrowed, because other threads may read the counts through a `Weak`.
             // SAFETY: this was the last reference, so no thread uses the value any more or drops it again.
@@ -212,6 +210,18 @@ impl<T: Shared> Drop for Counted<T> {
             drop(Weak { inner: self.inner });
         }
     }
+}
+
+/// Drops a reference that `count` includes. Returns true if it was the last one. All uses of the object by
+/// other threads then happen before the caller's next access.
+#[inline]
+pub fn drop_reference(count: &AtomicUsize) -> bool {
+    // Release: pairs with the fence below. Every use of the object happens before its end.
+    let is_last = count.fetch_sub(1, Ordering::Release) == 1;
+    if is_last {
+        fence(Ordering::Acquire);
+    }
+    is_last
 }
 
 /// Adds one to a count that cannot reach zero during the call.

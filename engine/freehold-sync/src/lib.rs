@@ -14,6 +14,7 @@
 //! | [`Mutex`] | a lock that one task holds at a time | sleeps |
 //! | [`WordLock`] | one word, for objects of which there are many | sleeps |
 //! | [`PerCpu`], [`Counter`], [`ReaderSlots`] | a value per CPU | does not wait |
+//! | [`publish`] | words that make earlier accesses visible to tasks without a lock | does not wait |
 //! | [`Rank`] | place of each lock in the lock order, checked with debug assertions | |
 //! | [`stats::LockStats`] | how often and how long tasks wait for a lock and hold it | |
 //! | [`Host`] | services of the embedding kernel: waiting, CPU numbers, time, grace periods | |
@@ -72,6 +73,7 @@ mod host;
 pub mod mmap_lock;
 pub mod mutex;
 mod percpu;
+pub mod publish;
 pub mod rank;
 pub mod reader_slots;
 pub mod rwsem;

@@ -12,9 +12,7 @@ use crate::{
     AnonPage, Memory, Pfn, RssKind, VirtAddr, VmSpace,
     platform::{FramePurpose, FrameRequest, NodeChoice, PageOwner, Platform},
 };
-use freehold_pagetable::{
-    Format, Kind, Level, NotCached, PmdGuard, PmdTable, PreallocatedTable, Pte, PteFlags, VaRange,
-};
+use freehold_pagetable::{Kind, Level, PmdTable, PreallocatedTable, Pte, PteFlags, VaRange};
 
 /// Number of frames of a huge page.
 const FRAMES: u64 = Level::Pmd.frames();
@@ -32,7 +30,7 @@ impl<P: Platform> VmSpace<P> {
     ) -> bool {
         let mut guard = table.lock();
         let leaf = Pte::leaf(Level::Pmd, new.first, rights);
-        let installed = self.install_huge(table, &mut guard, address, leaf);
+        let installed = guard.install_large(address, leaf, &mut self.table_gather());
         if installed {
             guard.deposit(spare);
             drop(guard);
@@ -54,37 +52,10 @@ impl<P: Platform> VmSpace<P> {
         let zeroes = Pte::leaf(Level::Pmd, self.memory().huge_zero()?, rights | PteFlags::SPECIAL);
         let mut guard = table.lock();
         // If the slot is no longer empty, the retried access handles that case.
-        if self.install_huge(table, &mut guard, address, zeroes) {
+        if guard.install_large(address, zeroes, &mut self.table_gather()) {
             guard.deposit(spare);
         }
         Some(())
-    }
-
-    /// Installs a huge leaf in the slot of `address` of the locked `table`. Returns false if the slot is not
-    /// empty.
-    ///
-    /// On a format with break-before-make, a walk cache may still hold a table that was unlinked from the
-    /// slot and not flushed yet (`discard_with_tables`). So the leaf is installed closed, and opened after a
-    /// flush if a gather is unfinished.
-    fn install_huge(
-        &self,
-        table: PmdTable<'_, P::Format, P>,
-        guard: &mut PmdGuard<'_, P::Format, P>,
-        address: VirtAddr,
-        leaf: Pte<P::Format>,
-    ) -> bool {
-        if !P::Format::BREAK_BEFORE_MAKE {
-            return guard.install(address, leaf).is_ok();
-        }
-        let closed = guard.install(address, leaf.closed(Level::Pmd)).is_ok();
-        if closed {
-            // `peek` acquires: this task then sees the gather counted that emptied the slot. The exchange of
-            // `install` continues the release sequence of the store that emptied the slot.
-            let _ = table.peek(address);
-            self.table_gather().finish();
-            guard.replace(address, leaf, &mut NotCached);
-        }
-        closed
     }
 
     /// Replaces the huge page of zeroes at `address` by `new`. Returns false if that page is no longer there.

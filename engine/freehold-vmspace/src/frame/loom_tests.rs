@@ -1,10 +1,11 @@
-//! Tests of two rules of `frame/mod.rs` and `frame/cached.rs` under loom, which tries all schedules and the
+//! Tests of the rules of `frame/mod.rs` and `frame/cached.rs` under loom, which tries all schedules and the
 //! results that the memory model allows.
 //!
 //! - A walk that reads the record of a frame finds an rmap word whose object exists, whatever page the frame
 //!   held before. The walk takes no lock, so the object must outlive every walk that has read the word.
 //! - A lookup in a cache never raises the count of a frame that has left the cache. Otherwise the frame could
 //!   have two owners: the lookup and the task that uses the frame next.
+//! - A task that maps a frame whose memory fails finds the failure, or the failure finds the entry.
 //!
 //! The tests call only methods of [`Frame`]. A flag stands for an object or for a cached page, and the loom
 //! host implements the grace periods.
@@ -344,5 +345,24 @@ fn page_returns_to_its_file_during_lookups_and_a_write() {
         assert_eq!(frame.refs(), 1);
         frame.leave_cache();
         assert!(frame.put());
+    });
+}
+
+/// A fault maps a page from the swap cache, while its memory fails. An atomic word stands for the entry.
+#[test]
+fn failure_finds_the_entry_or_the_fault_finds_the_failure() {
+    model(|| {
+        let world = Arc::new((Frame::new(), AtomicU64::new(0)));
+        let fault = {
+            let world = world.clone();
+            thread::spawn(move || {
+                world.1.store(1, Release);
+                world.0.has_failed_after_map()
+            })
+        };
+        world.0.set_failed();
+        world.0.fence_failure();
+        let is_found = world.1.load(Acquire) != 0;
+        assert!(fault.join().unwrap() || is_found, "an entry maps a frame whose memory failed");
     });
 }

@@ -19,13 +19,14 @@
 //! `frame/cached.rs`.
 //!
 //! `cached.rs` has these lookups, `age.rs` has the age of a page, `lock.rs` has the lock, `pin.rs` has the
-//! pins, and `page.rs` has the values that describe a page. A new flag is a bit of `word` below, with a
-//! comment that says which lock makes it exact. [`Frame::inherit`] copies flags to another frame, and the
-//! last `put` clears all flags except `FAILED`. The record must stay at 32 bytes. `loom_tests.rs` tests the
-//! orders of the accesses (`cargo xtask loom`).
+//! pins, `failed.rs` has the flag of failed memory, and `page.rs` has the values that describe a page. A new
+//! flag is a bit of `word` below, with a comment that says which lock makes it exact. [`Frame::inherit`]
+//! copies flags to another frame, and the last `put` clears all flags except `FAILED`. The record must stay
+//! at 32 bytes. `loom_tests.rs` tests the orders of the accesses (`cargo xtask loom`).
 
 pub mod age;
 mod cached;
+mod failed;
 mod lock;
 #[cfg(all(test, loom))]
 mod loom_tests;
@@ -427,15 +428,6 @@ impl Frame {
         self.word.fetch_and(!DIRTY, Acquire) & DIRTY != 0
     }
 
-    /// Records that the memory failed. No entry maps the frame. The caller has a reference, or has just taken
-    /// the frame off the free list.
-    #[inline]
-    pub fn set_failed(&self) {
-        // Relaxed, here and below: the order of the accesses to `refs` makes the bit visible to the task that
-        // drops the last reference. Other tasks hold the frame's lock or need only a hint.
-        self.word.fetch_or(FAILED, Relaxed);
-    }
-
     /// Records that the read of the page from its swap device has failed. No entry maps the frame. The caller
     /// has a reference, and then changes the word by which other tasks found the frame.
     #[inline]
@@ -449,12 +441,6 @@ impl Frame {
     #[inline]
     pub fn is_unread(&self) -> bool {
         self.word.load(Relaxed) & UNREAD != 0
-    }
-
-    /// Returns true if the memory failed.
-    #[inline]
-    pub fn has_failed(&self) -> bool {
-        self.word.load(Relaxed) & FAILED != 0
     }
 
     /// Returns true if a task has locked the frame. The result is a hint.

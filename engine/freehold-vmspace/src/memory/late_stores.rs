@@ -11,24 +11,21 @@
 
 use super::Memory;
 use crate::{RssKind, frame::Frame, platform::Platform};
-use freehold_sync::atomic::{
-    AtomicU64,
-    Ordering::{Acquire, Release},
-};
+use freehold_sync::publish::EventCounter;
 
 /// Number of counters.
 const COUNTERS: usize = 64;
 
 /// For each file, the number of times that one of its pages became dirty late. Files share the counters.
-pub(super) struct LateStores([AtomicU64; COUNTERS]);
+pub(super) struct LateStores([EventCounter; COUNTERS]);
 
 impl LateStores {
     pub(super) fn new() -> Self {
-        LateStores(core::array::from_fn(|_| AtomicU64::new(0)))
+        LateStores(core::array::from_fn(|_| EventCounter::new()))
     }
 
     /// Returns the counter of the file whose pages have this rmap word.
-    fn of(&self, rmap: usize) -> &AtomicU64 {
+    fn of(&self, rmap: usize) -> &EventCounter {
         // Mixes the bits of an address, the low ones of which are constant.
         &self.0[((rmap as u64 >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % COUNTERS]
     }
@@ -47,13 +44,13 @@ impl<P: Platform> Memory<P> {
 
     #[cold]
     fn count_late_store(&self, frame: &Frame) {
-        // Release pairs with the acquire in `late_stores`: a task that sees the count finds the frame dirty.
-        self.late_stores.of(frame.rmap().0).fetch_add(1, Release);
+        // A task that sees the count finds the frame dirty.
+        self.late_stores.of(frame.rmap().0).record();
     }
 
     /// Returns a number that changes whenever a page of this file becomes dirty late. `rmap` is the rmap word
     /// of the file's pages.
     pub fn late_stores(&self, rmap: usize) -> u64 {
-        self.late_stores.of(rmap).load(Acquire)
+        self.late_stores.of(rmap).count()
     }
 }

@@ -35,11 +35,9 @@ use arrayvec::ArrayVec;
 use cache::{BATCH, FrameCache};
 use freehold_pagetable::{Level, UnmappedFrame};
 use freehold_sync::{
-    atomic::{
-        AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    atomic::{AtomicU64, Ordering::Relaxed},
     counted::Shared,
+    publish::PublishedNumber,
 };
 use late_stores::LateStores;
 
@@ -54,7 +52,7 @@ pub struct Memory<P: Platform> {
     zero: Pfn,
     /// The huge frame of zeroes: its frame number plus one, or 0 if it was not allocated yet. Not counted,
     /// never written.
-    huge_zero: AtomicU64,
+    huge_zero: PublishedNumber,
     /// Pools of huge pages that programs request explicitly, indexed by [`HugePageSize`].
     pools: [HugePool<P>; 2],
     /// Number of frames whose memory failed; never decremented.
@@ -90,7 +88,7 @@ impl<P: Platform> Memory<P> {
         // Not from the caches, whose frames are all movable.
         let zero = FrameCache::alloc_on(&platform, &FrameRequest::pages(FramePurpose::Engine))?;
         platform.zero_frame(zero);
-        let (huge_zero, failed) = (AtomicU64::new(0), AtomicU64::new(0));
+        let (huge_zero, failed) = (PublishedNumber::new(0), AtomicU64::new(0));
         let late_stores = LateStores::new();
         Ok(Memory { frames, zero, huge_zero, pools, failed, late_stores, slots, platform })
     }
@@ -146,8 +144,8 @@ impl<P: Platform> Memory<P> {
 
     /// Returns true if `pfn` is a frame of zeroes that is not counted.
     pub fn is_zero(&self, pfn: Pfn) -> bool {
-        // Relaxed: the caller found the frame in an entry, which was made after the number was stored.
-        let huge = self.huge_zero.load(Relaxed);
+        // The caller found the frame in an entry, which was made after the number was stored.
+        let huge = self.huge_zero.peek();
         pfn == self.zero || (huge != 0 && (huge - 1..huge - 1 + Level::Pmd.frames()).contains(&pfn.get()))
     }
 
@@ -159,15 +157,15 @@ impl<P: Platform> Memory<P> {
 
     /// Returns the huge page of zeroes, which is allocated at its first use and kept.
     pub fn huge_zero(&self) -> Option<Pfn> {
-        // Acquire pairs with the release below: the frames are zeroed.
-        if let Some(number) = self.huge_zero.load(Acquire).checked_sub(1) {
+        if let Some(number) = self.huge_zero.get().checked_sub(1) {
             return Some(Pfn::new(number));
         }
         let frames = Level::Pmd.frames();
         let first = self.alloc_block(FrameRequest::blocks(FramePurpose::Engine, Level::Pmd))?;
         (0..frames).for_each(|n| self.platform.zero_frame(first.add(n)));
-        match self.huge_zero.compare_exchange(0, first.get() + 1, Release, Acquire) {
-            Ok(_) => Some(first),
+        // A task that finds the number sees zeroed frames.
+        match self.huge_zero.publish_first(first.get() + 1) {
+            Ok(()) => Some(first),
             Err(other) => {
                 (0..frames).for_each(|n| self.free_frame(first.add(n)));
                 Some(Pfn::new(other - 1))
@@ -374,7 +372,7 @@ impl<P: Platform> Drop for Memory<P> {
             }
         }
         self.free_frame(self.zero);
-        if let Some(huge) = self.huge_zero.load(Relaxed).checked_sub(1) {
+        if let Some(huge) = self.huge_zero.peek().checked_sub(1) {
             for n in 0..Level::Pmd.frames() {
                 self.free_frame(Pfn::new(huge + n));
             }

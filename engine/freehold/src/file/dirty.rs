@@ -32,8 +32,9 @@ use freehold_sync::{
     Rank, RwSemReadGuard, SpinGuard, SpinLock,
     atomic::{
         AtomicU64, CHECKED,
-        Ordering::{AcqRel, Acquire, Relaxed, Release},
+        Ordering::{AcqRel, Acquire, Relaxed},
     },
+    publish::{EventCounter, PublishedNumber},
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -46,14 +47,14 @@ pub(crate) struct Dirty {
     /// lock is taken under it.
     marks: SpinLock<Marks>,
     /// The number of late stores at the last examination of all frames.
-    late_seen: AtomicU64,
+    late_seen: PublishedNumber,
     /// The bound on dirty pages.
     pub(super) throttle: Throttle,
     /// Number of removals of pages so far. Changed under the invalidate lock held for writing.
     pub(super) removals: AtomicU64,
     /// Number of failures so far: pages that could not be written, and dirty pages that were lost. A caller
     /// learns of a failure by comparing this number with the one that it has seen.
-    failures: AtomicU64,
+    failures: EventCounter,
     /// Largest value of `failures` that an open file has reported. An open file that is made later begins
     /// with this value, and so reports failures that no other open file has reported.
     seen: AtomicU64,
@@ -64,7 +65,8 @@ pub(crate) struct Dirty {
 impl Dirty {
     /// Creates the state of a file without dirty pages, which may have `limit` dirty pages.
     pub fn new(limit: u64) -> Self {
-        let [late_seen, removals, failures, seen, reported] = [(); 5].map(|()| AtomicU64::new(0));
+        let [removals, seen, reported] = [(); 3].map(|()| AtomicU64::new(0));
+        let (late_seen, failures) = (PublishedNumber::new(0), EventCounter::new());
         let marks = SpinLock::new(Marks::default(), Rank::Leaf);
         let throttle = Throttle::new(limit);
         Dirty { marks, throttle, late_seen, removals, failures, seen, reported }
@@ -72,14 +74,12 @@ impl Dirty {
 
     /// Counts a page that could not be written, or a dirty page that was lost.
     pub fn failed(&self) {
-        // Release pairs with the acquire in `failures`. A task that waits for the end of a write sees the
-        // failure in any case.
-        self.failures.fetch_add(1, Release);
+        self.failures.record();
     }
 
     /// Returns the number of failures so far.
     pub fn failures(&self) -> u64 {
-        self.failures.load(Acquire)
+        self.failures.count()
     }
 
     /// Returns true if a caller of `write_back` must be told about a failure: one that happened since the
@@ -154,7 +154,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Sets the number of late stores of a new file.
     pub(in crate::file) fn start_counting_late_stores(&self) {
-        self.dirty.late_seen.store(self.late_stores(), Release);
+        self.dirty.late_seen.publish(self.late_stores());
     }
 
     fn late_stores(&self) -> u64 {
@@ -171,8 +171,8 @@ impl<P: Platform> Mapping<P> {
         lock: impl Fn() -> Result<RwSemReadGuard<'m, P>, E>,
     ) -> Result<(), E> {
         let late = self.late_stores();
-        // Acquire pairs with the release below: the marks of that examination are set.
-        if late == self.dirty.late_seen.load(Acquire) {
+        // If the number is that of an earlier examination, the marks of that examination are set.
+        if late == self.dirty.late_seen.get() {
             return Ok(());
         }
         let mut at = PageIndex::ZERO;
@@ -192,7 +192,7 @@ impl<P: Platform> Mapping<P> {
             });
             at = stop.break_value().unwrap_or(PageIndex::END);
         }
-        self.dirty.late_seen.store(late, Release);
+        self.dirty.late_seen.publish(late);
         Ok(())
     }
 
@@ -200,10 +200,6 @@ impl<P: Platform> Mapping<P> {
     pub(crate) fn may_be_dirty(&self, index: PageIndex) -> bool {
         let rcu = P::rcu_read();
         let (dirty, writing) = self.cache.marks_of(Stay::within::<P>(&rcu), index);
-        // Acquire: as in `mark_late_stores`.
-        dirty
-            || writing
-            || !self.is_written_back()
-            || self.late_stores() != self.dirty.late_seen.load(Acquire)
+        dirty || writing || !self.is_written_back() || self.late_stores() != self.dirty.late_seen.get()
     }
 }

@@ -62,10 +62,8 @@ use allocator_api2::{boxed::Box, unsize_box};
 use core::ops::Range;
 use freehold_sync::{
     Rank, RwSem,
-    atomic::{
-        AtomicBool, AtomicU8, AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed},
+    publish::{EventCounter, PublishedNumber},
 };
 use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 
@@ -92,7 +90,7 @@ use freehold_vmspace::{CachePage, HugePageSize, PageCount, PageIndex};
 pub struct Mapping<P: Platform> {
     /// Size in bytes. Written under `content` held for writing. Shrinks only under `invalidate` held for
     /// writing as well.
-    size: AtomicU64,
+    size: PublishedNumber,
     /// The tree of words that the module's table describes.
     pub(super) cache: Radix,
     /// Kind of the file. Never changes.
@@ -116,7 +114,7 @@ pub struct Mapping<P: Platform> {
     /// Maximum number of pages of a window of readahead. Read and written atomically, without a lock.
     pub(super) readahead: AtomicU32,
     /// Number of revocations so far; see `change/revoke.rs`. Atomic, without a lock.
-    pub(super) revoked: AtomicU64,
+    pub(super) revoked: EventCounter,
     /// The backing store. Never changes.
     pager: Box<dyn Pager<P>>,
     /// The content lock. Guards the size, and the contents against concurrent writers.
@@ -284,7 +282,7 @@ impl<P: Platform> Mapping<P> {
             files.committed.charge(pages_to_commit(size))?.keep();
         }
         let mapping = room.fill(Mapping {
-            size: AtomicU64::new(size),
+            size: PublishedNumber::new(size),
             cache: Radix::new(),
             kind,
             committed,
@@ -295,7 +293,7 @@ impl<P: Platform> Mapping<P> {
             aligns: AtomicBool::new(false),
             mount_huge: AtomicU8::new(NO_MOUNT),
             readahead: AtomicU32::new(readahead),
-            revoked: AtomicU64::new(0),
+            revoked: EventCounter::new(),
             pager,
             content: RwSem::new(Rank::IRwsem),
             invalidate: Invalidate::new(),
@@ -373,9 +371,8 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(file.size(), 12);
     /// ```
     pub fn size(&self) -> u64 {
-        // Acquire pairs with the release in `publish_size`: a reader that sees a larger size also sees the
-        // bytes written before the store.
-        self.size.load(Acquire)
+        // A reader that sees a larger size also sees the bytes written before the store.
+        self.size.get()
     }
 
     /// Returns the size in pages, rounded up. Counts huge pages if the file consists of huge pages.
@@ -449,7 +446,7 @@ impl<P: Platform> Mapping<P> {
 
     /// Stores a size that the pager knows. The caller holds `content` for writing.
     pub(super) fn store_size(&self, size: u64) {
-        self.size.store(size, Release);
+        self.size.publish(size);
     }
 
     /// Returns a guard. While the guard lives, no VMA is linked to the file or unlinked from the file.

@@ -36,11 +36,7 @@
 
 use super::{FillError, Mapping, Stay, contents::Stop, removal::Until};
 use crate::{PAGE_SIZE, platform::Platform, wait::Rounds};
-use freehold_sync::{
-    RwSemReadGuard,
-    atomic::{Ordering::SeqCst, fence},
-    rank,
-};
+use freehold_sync::{RwSemReadGuard, rank};
 use freehold_vmspace::{PageIndex, PageRange};
 
 /// Maximum number of pages of one question.
@@ -83,10 +79,7 @@ impl<P: Platform> Mapping<P> {
     #[inline]
     pub(crate) fn permits_stores(&self, rcu: &P::RcuGuard, index: PageIndex) -> bool {
         !self.is_written_back() || !(self.dirty.throttle.is_full() || self.pager().guards_writes()) || {
-            // Pairs with the fence in `begin_writes`, as in `mark_dirty`: a fault that finds the mark set
-            // although it is being cleared has an entry that write-back finds.
-            fence(SeqCst);
-            self.cache.marks_of(Stay::within::<P>(rcu), index).0
+            self.cache.is_dirty_at_fault(Stay::within::<P>(rcu), index)
         }
     }
 

@@ -7,9 +7,12 @@
 //! `sealing_loom_tests.rs` the orders.
 
 use bitflags::bitflags;
-use freehold_sync::atomic::{
-    AtomicU32, AtomicU64,
-    Ordering::{Acquire, Relaxed, Release},
+use freehold_sync::{
+    atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Relaxed, Release},
+    },
+    publish::PublishedNumber,
 };
 
 bitflags! {
@@ -45,7 +48,7 @@ pub(super) struct Sealing {
     /// True if the file can be sealed. Never changes.
     pub(super) possible: bool,
     /// The bits of [`Seals`]. Written under the content lock held for writing.
-    pub(super) seals: AtomicU32,
+    pub(super) seals: PublishedNumber,
     /// Count of writers, or `DENIED`; the table in `seals` describes the values.
     pub(super) writers: AtomicU64,
 }
@@ -53,13 +56,12 @@ pub(super) struct Sealing {
 impl Sealing {
     /// Creates the state of a file that can be sealed if `possible`.
     pub fn new(possible: bool) -> Self {
-        Sealing { possible, seals: AtomicU32::new(0), writers: AtomicU64::new(0) }
+        Sealing { possible, seals: PublishedNumber::new(0), writers: AtomicU64::new(0) }
     }
 
     /// Returns the seals.
     pub(super) fn seals(&self) -> Seals {
-        // Acquire pairs with the release in `add_seals`.
-        Seals::from_bits_retain(self.seals.load(Acquire))
+        Seals::from_bits_retain(self.seals.get() as u32)
     }
 
     /// Counts one more writer, unless writers are denied. Returns true if the writer was counted.

@@ -27,7 +27,7 @@ use crate::{
     counted::Counted, error::SealError, file::Seals, platform::Platform, vma::flags::VmFlags,
     wait::grace_period,
 };
-use freehold_sync::atomic::Ordering::{Relaxed, Release};
+use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::PageRange;
 
 /// Number of checks of all pages before an extra reference to a page counts as a writer. A task that needs a
@@ -110,8 +110,7 @@ impl<P: Platform> Mapping<P> {
                 return Err(SealError::Busy);
             }
         }
-        // Release pairs with the acquire in `seals`.
-        self.sealing.seals.store((old | seals).bits(), Release);
+        self.sealing.seals.publish((old | seals).bits().into());
         Ok(())
     }
 

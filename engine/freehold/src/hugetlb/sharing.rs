@@ -14,8 +14,8 @@
 //! space only. A call must also unshare a table first if the call removes an entry and flushes only the CPUs
 //! of its own address space. The table must then stay unshared until the call ends.
 //!
-//! A VMA is *open* while its flag `sharing_allowed` ([`HugetlbVma`]) is set: it may share tables with other
-//! open VMAs. A VMA whose flag is clear is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
+//! A VMA is *open* while its count `closers` ([`HugetlbVma`]) is 0: it may share tables with other open VMAs.
+//! Otherwise the VMA is *closed* ([`ClosedTables`]). A walk over all VMAs of a file
 //! ([`each_alone`](Mapping::each_alone)) sometimes waits for the lock of one VMA. From this wait until the
 //! end of the walk, no VMA of the file, not even an open VMA, starts to share a table (`apart` in
 //! `state/huge_file.rs`).
@@ -51,7 +51,7 @@
 //! the target were open before the move is complete. A task could then share the target's empty table, and
 //! fill an entry that the move is about to fill.
 //!
-//! A fault of another VMA reads `sharing_allowed` under i_mmap shared. The flag is cleared under i_mmap
+//! A fault of another VMA reads `closers` under i_mmap shared. A move closes the target under i_mmap
 //! exclusive before the target is linked under i_mmap exclusive. A fault that finds the target therefore
 //! finds it closed. Faults of the two VMAs themselves wait: the source is write-locked until the call ends,
 //! and the target is write-locked before other tasks can find it. The move therefore does not need the two
@@ -78,10 +78,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::Level;
-use freehold_sync::{
-    RwSemReadGuard, RwSemWriteGuard,
-    atomic::Ordering::{Relaxed, Release},
-};
+use freehold_sync::{RwSemReadGuard, RwSemWriteGuard, atomic::Ordering::Relaxed};
 use freehold_vmspace::{PageRange, UserRange, VmSpace};
 
 /// Bytes that one shared table spans.
@@ -108,9 +105,8 @@ pub(crate) struct ClosedTables<P: Platform> {
 impl<P: Platform> Drop for ClosedTables<P> {
     fn drop(&mut self) {
         if let Some(own) = &self.own {
-            // Release pairs with the acquire in `share_table`: a fault that shares a table sees all changes
-            // made while sharing was not allowed.
-            own.sharing_allowed.store(true, Release);
+            // A fault that shares a table sees all changes made while the VMA was closed.
+            own.closers.end();
         }
     }
 }
@@ -211,8 +207,8 @@ impl<P: Platform> Vma<P> {
         let own = self.hugetlb().filter(|_| self.shares_somewhere());
         if let Some((own, file)) = own.zip(self.object().file()) {
             let edit = file.mapping().edit();
-            // Relaxed: readers hold the i_mmap lock for reading, and this task holds it for writing.
-            own.sharing_allowed.store(false, Relaxed);
+            // Readers hold the i_mmap lock for reading, and this task holds it for writing.
+            own.closers.begin();
             unshare(vm, range, &edit);
         }
         ClosedTables { own: own.cloned() }

@@ -17,7 +17,7 @@ use crate::{
     vma::{Vma, flags::VmFlags},
 };
 use freehold_pagetable::{Kind, Level, MarkerKind, PmdTable, TableError};
-use freehold_sync::atomic::Ordering::{Acquire, Relaxed};
+use freehold_sync::atomic::Ordering::Relaxed;
 use freehold_vmspace::{PageRange, UserRange};
 
 impl<P: Platform> AddressSpace<P> {
@@ -84,7 +84,7 @@ impl<P: Platform> AddressSpace<P> {
         span: u64,
         lookups: &RmapReadGuard<'_, P, IMmap>,
     ) -> Result<(), TableError> {
-        let allows = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| own.sharing_allowed.load(Acquire));
+        let allows = |vma: &Vma<P>| vma.hugetlb().is_some_and(|own| !own.closers.any());
         // Relaxed: changes are made with the i_mmap lock held exclusively, and this task holds it shared.
         let apart = file.mapping().huge.as_ref().is_some_and(|huge| huge.apart.load(Relaxed) != 0);
         if apart || !allows(vma) {

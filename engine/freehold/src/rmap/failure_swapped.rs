@@ -16,7 +16,7 @@
 //! At least one of them finds the entry. A page of shared memory has no swap entries: it returns to its file
 //! under the lock of the frame (`file/swapped.rs`). A failure therefore finds the page in one of the two
 //! caches, and a return finds a frame that has failed. `tests/swapped/failed.rs` and
-//! `shuttle_engine/failure.rs` test this file.
+//! `shuttle_engine/failure.rs` test this file. `frame/loom_tests.rs` of `freehold-vmspace` tests the fences.
 
 use super::{
     failure::{Damage, poison},
@@ -24,7 +24,6 @@ use super::{
 };
 use crate::{Pfn, VirtAddr, engine::Engine, platform::Platform, swap::Shadow};
 use freehold_pagetable::Level;
-use freehold_sync::atomic::{Ordering::SeqCst, fence};
 use freehold_vmspace::VmSpace;
 
 impl<P: Platform> Engine<P> {
@@ -60,7 +59,7 @@ impl<P: Platform> Engine<P> {
             return None;
         }
         self.note_failed(pfn);
-        fence(SeqCst);
+        frame.fence_failure();
         // A fault may have mapped the page since.
         let page = self.page(pfn);
         if let Some(page) = &page {
@@ -82,9 +81,8 @@ impl<P: Platform> Engine<P> {
     /// failed. Called by a fault that has just mapped `pfn` there from the swap cache, and that holds a lock
     /// that keeps the tables.
     pub(crate) fn lose_if_failed(&self, vm: &VmSpace<P>, address: u64, pfn: Pfn) -> bool {
-        fence(SeqCst);
         // The record can be read without a reference: a frame that failed is never used again.
-        if !self.platform().frame(pfn).has_failed() {
+        if !self.platform().frame(pfn).has_failed_after_map() {
             return false;
         }
         if vm.take_entry(VirtAddr::new(address), Level::Pte, pfn, poison(pfn)) {
@@ -99,7 +97,7 @@ impl<P: Platform> Page<'_, P> {
     /// [`poison_entries`](Self::poison_entries). The page is in the swap cache.
     pub(super) fn poison_late_entries(&self) {
         self.frame().set_failed();
-        fence(SeqCst);
+        self.frame().fence_failure();
         self.poison_entries();
     }
 }

@@ -260,3 +260,7 @@ impl<P: Platform> AddressSpace<P> {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "range_writer_loom_tests.rs"]
+mod loom_tests;

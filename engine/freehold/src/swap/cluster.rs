@@ -30,10 +30,13 @@
 use super::{slot::Slot, word::State};
 use crate::error::NoMemory;
 use allocator_api2::{boxed::Box, vec::Vec};
-use core::{ptr::null_mut, slice};
-use freehold_sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, CHECKED,
-    Ordering::{AcqRel, Acquire, Relaxed},
+use core::slice;
+use freehold_sync::{
+    atomic::{
+        AtomicU32, AtomicU64, CHECKED,
+        Ordering::{AcqRel, Acquire, Relaxed},
+    },
+    publish::Published,
 };
 
 /// Number of slots of a cluster: a table has 4 KiB. Small under a schedule checker.
@@ -55,7 +58,7 @@ pub(super) struct Cluster {
     /// Number of slots. The other words of the table are bad from the beginning.
     slots: u32,
     /// The words of the slots, or null before the first use.
-    table: AtomicPtr<AtomicU64>,
+    table: Published<AtomicU64>,
 }
 
 /// Slots that were allocated together.
@@ -71,13 +74,12 @@ impl Cluster {
     /// Creates a cluster with this many slots, which are all free. Allocates nothing.
     pub fn new(slots: u32) -> Self {
         debug_assert!(slots <= SLOTS);
-        Cluster { state: AtomicU32::new(slots), slots, table: AtomicPtr::new(null_mut()) }
+        Cluster { state: AtomicU32::new(slots), slots, table: Published::new() }
     }
 
     /// Returns the words of the slots. Empty before the first use.
     pub fn words(&self) -> &[AtomicU64] {
-        // Acquire pairs with the release in `make_table`: the words are initialized.
-        let table = self.table.load(Acquire);
+        let table = self.table.get();
         if table.is_null() {
             return &[];
         }
@@ -99,8 +101,7 @@ impl Cluster {
         let state = |n| if n < self.slots { State::Free } else { State::Bad };
         words.extend((0..SLOTS).map(|n| AtomicU64::new(state(n).word())));
         let words = Box::into_raw(words.into_boxed_slice());
-        // Release pairs with the acquire in `words`.
-        if self.table.compare_exchange(null_mut(), words.cast(), AcqRel, Relaxed).is_err() {
+        if self.table.publish_first(words.cast()).is_err() {
             // SAFETY: from `into_raw`, and not linked.
             drop(unsafe { Box::from_raw(words) });
         }
@@ -160,7 +161,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // Relaxed: exclusive access.
-        let table = self.table.load(Relaxed);
+        let table = self.table.get();
         if !table.is_null() {
             let words = core::ptr::slice_from_raw_parts_mut(table, SLOTS as usize);
             // SAFETY: the type's invariant. No other task has access.

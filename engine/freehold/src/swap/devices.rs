@@ -2,21 +2,9 @@
 //!
 //! The devices are in a list of fixed length (`list.rs`). A task reads the list inside a read section of RCU
 //! and without a lock, so a swap-in writes no cache line that all CPUs write. A device is added by
-//! compare-and-swap, and removed in these steps:
-//!
-//! | state of the device | set by | effect |
-//! | --- | --- | --- |
-//! | open | [`swap_on`](Swap::swap_on), [`reopen`](Swap::reopen) | slots are allocated |
-//! | closed | [`close`](Swap::close) | no slot is allocated. The pages stay; swapoff reads them back |
-//! | going | [`remove`](Swap::remove), by compare-and-swap from *closed* | if no slot is in use, the device leaves the list, and is freed after a grace period. Otherwise it is closed again |
-//!
-//! An allocation that meets a change of the state is cancelled or seen:
-//!
-//! | access | pairs with | so that |
-//! | --- | --- | --- |
-//! | allocation: reserves slots, fence, examines the state | `remove`: sets the state, fence, examines the slots | the allocation is cancelled, or the device is not removed |
-//! | `swap_on`: pointer (release) | each access of the device (acquire) | the device is initialized |
-//! | `remove`: null pointer, then a grace period | each access of the device, in a read section | the device is freed after its last use |
+//! compare-and-swap. A device that is closed and has no slot in use is [removed](Swap::remove) from the list,
+//! and freed after a grace period, when the last read section that found it has ended. `state.rs` has the
+//! states of a device, and says why no allocation uses a slot of a removed device.
 //!
 //! A request keeps its device by a lease (`area.rs`). Each function of this file that gets a [`SwapEntry`]
 //! may be called with an entry that is out of date: it then finds that the slot is not in use. An entry that
@@ -30,7 +18,7 @@ use super::{
     area::{Area, Lease, SwapTurns},
     device::SwapDevice,
     entry::{MAX_DEVICES, SwapEntry, SwapId},
-    list::{CLOSED, DeviceList, Entry, GOING, OPEN},
+    list::{DeviceList, Entry},
     requests::{SwapRead, SwapWrite},
     slot::{DuplicateError, Lookup, Slot},
     table::Batch,
@@ -46,11 +34,7 @@ use crate::{
 use core::ptr::{NonNull, null_mut};
 use freehold_sync::{
     Killed, PerCpu,
-    atomic::{
-        AtomicU32,
-        Ordering::{Relaxed, Release, SeqCst},
-        fence,
-    },
+    atomic::{AtomicU32, Ordering::Relaxed},
     rank,
 };
 use freehold_vmspace::Memory;
@@ -163,8 +147,7 @@ impl<P: Platform> Swap<P> {
         let area = Area::try_new(device, self.turns.clone(), self.memory.clone())?;
         let entry = Counted::into_raw(Entry::try_new(area, priority)?);
         for (number, place) in self.list.entries.iter().enumerate() {
-            // Release pairs with the acquire in `entry`.
-            if place.compare_exchange(null_mut(), entry.as_ptr(), Release, Relaxed).is_ok() {
+            if place.publish_first(entry.as_ptr()).is_ok() {
                 return Ok(SwapId::new(number));
             }
         }
@@ -176,16 +159,12 @@ impl<P: Platform> Swap<P> {
     /// Allocates no more slots from a device. Returns false if the device does not exist, or is closed
     /// already.
     pub fn close(&self, id: SwapId) -> bool {
-        // Relaxed, here and below: `remove` and `allocate_on` have the fences.
-        let close = |entry: &Entry<P>| entry.state.compare_exchange(OPEN, CLOSED, Relaxed, Relaxed).is_ok();
-        self.list.with(id, close).unwrap_or(false)
+        self.list.with(id, |entry| entry.state.close()).unwrap_or(false)
     }
 
     /// Allocates slots again from a device that was closed.
     pub fn reopen(&self, id: SwapId) {
-        self.list.with(id, |entry| {
-            let _ = entry.state.compare_exchange(CLOSED, OPEN, Relaxed, Relaxed);
-        });
+        self.list.with(id, |entry| entry.state.reopen());
     }
 
     /// Returns true if no slot of the device seems to be in use. A closed device that is empty stays empty,
@@ -206,17 +185,15 @@ impl<P: Platform> Swap<P> {
     pub fn remove(&self, id: SwapId) -> Result<(), SwapOffError> {
         rank::holds_none::<P>();
         let removed = self.list.with(id, |entry| {
-            if entry.state.compare_exchange(CLOSED, GOING, Relaxed, Relaxed).is_err() {
+            if !entry.state.begin_removal() {
                 return Err(SwapOffError::NotClosed);
             }
-            // Pairs with the fence in `allocate_on`; see the module.
-            fence(SeqCst);
             if !entry.area.table.is_unused() {
-                entry.state.store(CLOSED, Relaxed);
+                entry.state.keep();
                 return Err(SwapOffError::InUse);
             }
-            // Only this task made the change to `GOING`, so the pointer is still that of the device.
-            Ok(self.list.entries[id.number()].swap(null_mut(), Relaxed))
+            // Only this task began the removal, so the pointer is still that of the device.
+            Ok(self.list.entries[id.number()].replace(null_mut()))
         });
         let entry = removed.ok_or(SwapOffError::NotFound)??;
         // Every task that has found the pointer has left its read section afterwards.
@@ -244,7 +221,7 @@ impl<P: Platform> Swap<P> {
     /// Returns the devices in use, in the order of their numbers.
     pub fn ids(&self) -> impl Iterator<Item = SwapId> + '_ {
         let ids = (0..MAX_DEVICES).map(SwapId::new);
-        ids.filter(|id| !self.list.entries[id.number()].load(Relaxed).is_null())
+        ids.filter(|id| !self.list.entries[id.number()].is_null())
     }
 
     /// Allocates up to `pages` consecutive slots.
@@ -275,13 +252,13 @@ impl<P: Platform> Swap<P> {
     /// Allocates slots on a device.
     fn allocate_on(&self, id: SwapId, pages: u32) -> Result<Option<SlotRun<P>>, NoMemory> {
         // The table may allocate memory, which must not happen in the read section.
-        let lease = self.list.with(id, |entry| entry.is_open().then(|| entry.lease())).flatten();
+        let lease = self.list.with(id, |entry| entry.state.is_open().then(|| entry.lease())).flatten();
         let Some(lease) = lease else { return Ok(None) };
         let Some(batch) = lease.area().table.allocate(pages)? else { return Ok(None) };
         let run = SlotRun { id, batch, lease };
-        // Pairs with the fence in `remove`; see the module.
-        fence(SeqCst);
-        let is_still = |entry: &Entry<P>| entry.is_open() && core::ptr::eq(&*entry.area, run.lease.area());
+        let is_still = |entry: &Entry<P>| {
+            entry.state.is_open_after_allocation() && core::ptr::eq(&*entry.area, run.lease.area())
+        };
         Ok(self.list.with(id, is_still).unwrap_or(false).then_some(run))
     }
 
@@ -289,7 +266,7 @@ impl<P: Platform> Swap<P> {
     fn next_priority(&self, below: Option<i16>) -> Option<(i16, u32)> {
         let mut found: Option<(i16, u32)> = None;
         for number in 0..MAX_DEVICES {
-            let open = |entry: &Entry<P>| entry.is_open().then_some(entry.priority);
+            let open = |entry: &Entry<P>| entry.state.is_open().then_some(entry.priority);
             let Some(priority) = self.list.with(SwapId::new(number), open).flatten() else { continue };
             if below.is_some_and(|below| priority >= below) {
                 continue;
@@ -375,7 +352,8 @@ impl<P: Platform> Swap<P> {
 
     /// Returns true if slots may be allocated on a device. A hint.
     pub fn has_open_device(&self) -> bool {
-        (0..MAX_DEVICES).any(|id| self.list.with(SwapId::new(id), Entry::is_open) == Some(true))
+        (0..MAX_DEVICES)
+            .any(|id| self.list.with(SwapId::new(id), |entry| entry.state.is_open()) == Some(true))
     }
 
     /// Begins a read of a stored page into a frame, of which the caller has the only reference and keeps it.

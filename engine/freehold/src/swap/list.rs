@@ -8,6 +8,7 @@
 use super::{
     area::{Area, Lease, Share},
     entry::{MAX_DEVICES, SwapEntry, SwapId},
+    state::DeviceState,
 };
 use crate::{
     Pfn,
@@ -16,23 +17,12 @@ use crate::{
     platform::Platform,
 };
 use core::ptr::{NonNull, null_mut};
-use freehold_sync::{
-    PerCpu,
-    atomic::{
-        AtomicPtr, AtomicU32,
-        Ordering::{Acquire, Relaxed},
-    },
-};
+use freehold_sync::{PerCpu, publish::Published};
 use freehold_vmspace::SwapSlots;
-
-pub(super) const OPEN: u32 = 0;
-pub(super) const CLOSED: u32 = 1;
-pub(super) const GOING: u32 = 2;
 
 /// A device in the list.
 pub(super) struct Entry<P: Platform> {
-    /// One of the three states; see `devices.rs`.
-    pub state: AtomicU32,
+    pub state: DeviceState,
     /// Devices with a higher priority are filled first. Never changes.
     pub priority: i16,
     pub area: Counted<Area<P>>,
@@ -52,12 +42,7 @@ impl<P: Platform> Entry<P> {
             })
         })?;
         failed.map_or(Ok(()), Err)?;
-        Ok(Counted::try_new(Entry { state: AtomicU32::new(OPEN), priority, area, shares })?)
-    }
-
-    pub fn is_open(&self) -> bool {
-        // Relaxed: a hint. `Swap::allocate_on` examines the state again, with a fence.
-        self.state.load(Relaxed) == OPEN
+        Ok(Counted::try_new(Entry { state: DeviceState::new(), priority, area, shares })?)
     }
 
     pub fn lease(&self) -> Lease<P> {
@@ -68,7 +53,7 @@ impl<P: Platform> Entry<P> {
 /// The swap devices of an engine.
 pub(crate) struct DeviceList<P: Platform> {
     /// Null, or a reference to a device from `Counted::into_raw`; see `devices.rs`.
-    pub(super) entries: [AtomicPtr<Entry<P>>; MAX_DEVICES],
+    pub(super) entries: [Published<Entry<P>>; MAX_DEVICES],
 }
 
 impl<P: Platform> Shared for DeviceList<P> {}
@@ -76,15 +61,14 @@ impl<P: Platform> Shared for DeviceList<P> {}
 impl<P: Platform> DeviceList<P> {
     /// Creates a list without devices.
     pub fn new() -> Self {
-        DeviceList { entries: core::array::from_fn(|_| AtomicPtr::new(null_mut())) }
+        DeviceList { entries: core::array::from_fn(|_| Published::new()) }
     }
 
     /// Runs `f` on a device, inside a read section. `f` does not sleep. Returns `None` if the device does not
     /// exist.
     pub(super) fn with<R>(&self, id: SwapId, f: impl FnOnce(&Entry<P>) -> R) -> Option<R> {
         let _rcu = P::rcu_read();
-        // Acquire pairs with the release in `swap_on`.
-        let entry = NonNull::new(self.entries.get(id.number())?.load(Acquire))?;
+        let entry = NonNull::new(self.entries.get(id.number())?.get())?;
         // SAFETY: the list has a reference to each device in it. `remove` drops that reference after a grace
         // period, which this read section delays. `remove_all` is called when no task uses the list.
         Some(f(unsafe { entry.as_ref() }))
@@ -97,8 +81,7 @@ impl<P: Platform> DeviceList<P> {
     /// No task uses the list at the same time.
     pub(super) unsafe fn remove_all(&self) {
         for place in &self.entries {
-            // Relaxed: exclusive access.
-            if let Some(entry) = NonNull::new(place.swap(null_mut(), Relaxed)) {
+            if let Some(entry) = NonNull::new(place.replace(null_mut())) {
                 // SAFETY: from `into_raw`, and linked until now. The caller promises that no task uses it.
                 drop(unsafe { Counted::from_raw(entry) });
             }

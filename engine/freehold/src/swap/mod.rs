@@ -7,7 +7,8 @@
 //! | `word.rs`, `slot.rs` | the word of a slot: its encoding, and the protocol of its changes |
 //! | `cluster.rs`, `table.rs` | which slots of a device are free |
 //! | `device.rs`, `requests.rs` | [`SwapDevice`], which the embedder implements, and the requests that it gets |
-//! | `area.rs`, `list.rs`, `devices.rs` | a device in use; the list of devices; all devices of an engine ([`Swap`]) |
+//! | `area.rs`, `state.rs` | a device in use, and its state |
+//! | `list.rs`, `devices.rs` | the list of devices; all devices of an engine ([`Swap`]) |
 //!
 //! # Life of a page
 //!
@@ -32,6 +33,7 @@ mod entry;
 mod list;
 mod requests;
 mod slot;
+mod state;
 mod table;
 mod window;
 mod word;

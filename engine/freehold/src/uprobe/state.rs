@@ -20,10 +20,8 @@ use arrayvec::ArrayVec;
 use core::ptr::{NonNull, null_mut};
 use freehold_sync::{
     RwSemWriteGuard,
-    atomic::{
-        AtomicBool, AtomicPtr,
-        Ordering::{AcqRel, Acquire, Relaxed},
-    },
+    atomic::{AtomicBool, Ordering::Relaxed},
+    publish::Published,
 };
 use freehold_vmspace::{PageIndex, PageRange};
 
@@ -179,18 +177,17 @@ impl List {
 /// The pointer is null or owns a boxed list. A list that was replaced is freed after a grace period. The last
 /// list is freed with the registry.
 pub(crate) struct Registry {
-    list: AtomicPtr<List>,
+    list: Published<List>,
 }
 
 impl Registry {
     pub fn new() -> Self {
-        Registry { list: AtomicPtr::new(null_mut()) }
+        Registry { list: Published::new() }
     }
 
     /// Returns the list, if there are probes.
     pub fn read<'r, P: Platform>(&'r self, _: &'r P::RcuGuard) -> Option<&'r List> {
-        // Acquire pairs with the release in `replace`: the contents of the list are visible.
-        let list = NonNull::new(self.list.load(Acquire))?;
+        let list = NonNull::new(self.list.get())?;
         // SAFETY: by the type's invariant the list is freed only after a grace period, which cannot end while
         // the guard of `'r` exists.
         Some(unsafe { list.as_ref() })
@@ -199,16 +196,13 @@ impl Registry {
     /// Returns true if the page has probes that are not leaving. The result is a hint: a fault checks again
     /// within the guard in which it maps the page.
     pub fn wants<P: Platform>(&self, index: PageIndex) -> bool {
-        // Relaxed: the result is a hint.
-        !self.list.load(Relaxed).is_null()
-            && self.read::<P>(&P::rcu_read()).is_some_and(|list| list.wants(index))
+        !self.list.is_null() && self.read::<P>(&P::rcu_read()).is_some_and(|list| list.wants(index))
     }
 
     /// Returns true if any of these pages has probes. The result is a hint.
     pub fn any<P: Platform>(&self, range: PageRange) -> bool {
-        // Relaxed: the result is a hint.
         cfg!(feature = "uprobe")
-            && !self.list.load(Relaxed).is_null()
+            && !self.list.is_null()
             && self
                 .read::<P>(&P::rcu_read())
                 .and_then(|list| list.next_page(range.start))
@@ -218,8 +212,7 @@ impl Registry {
     /// Returns the list to a caller that holds the content lock of the registry's file for writing, under
     /// which the list is replaced.
     pub(crate) fn locked<'l, P: Platform>(&'l self, _: &'l RwSemWriteGuard<'_, P>) -> Option<&'l List> {
-        // Relaxed: the pointer is written only under the lock that the caller holds.
-        let list = NonNull::new(self.list.load(Relaxed))?;
+        let list = NonNull::new(self.list.get())?;
         // SAFETY: by the type's invariant the pointer owns a live list. `replace` borrows the guard mutably,
         // so the list is not replaced while this borrow lives.
         Some(unsafe { list.as_ref() })
@@ -229,9 +222,7 @@ impl Registry {
     /// more.
     pub(crate) fn replace<P: Platform>(&self, _: &mut RwSemWriteGuard<'_, P>, new: Owned) -> Owned {
         let new = new.map_or(null_mut(), |list| Box::leak(list));
-        // Release pairs with the acquire in `read`. Acquire: the old list was created earlier under this
-        // lock.
-        let old = self.list.swap(new, AcqRel);
+        let old = self.list.replace(new);
         grace_period::<P>();
         // SAFETY: by the type's invariant the pointer came from a box. The old list is not reachable any
         // more, and the grace period has ended all readers that had found it.
@@ -241,8 +232,7 @@ impl Registry {
 
 impl Drop for Registry {
     fn drop(&mut self) {
-        // Relaxed: the owner has exclusive access.
-        let list = NonNull::new(self.list.load(Relaxed));
+        let list = NonNull::new(self.list.get());
         // SAFETY: by the type's invariant the pointer came from a box, and no reader can exist any more.
         drop(list.map(|list| unsafe { Box::from_raw(list.as_ptr()) }));
     }

@@ -66,10 +66,8 @@ use flags::VmFlags;
 use freehold_range::IntervalLink;
 use freehold_sync::{
     VmaCount, VmaLock, VmaSeq,
-    atomic::{
-        AtomicPtr, AtomicU64, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed},
+    publish::Published,
 };
 use freehold_vmspace::{AnonPage, PageCount, PageIndex, UserRange, VmSpace, Zap};
 use locked_list::LockedLinks;
@@ -100,7 +98,7 @@ pub struct Vma<P: Platform> {
     anon: AtomicU64,
     /// The home of the mapped file, for readers without a lock; null if there is no file. Written together
     /// with `object`, which owns the file.
-    file_home: AtomicPtr<RmapRoot<P, IMmap>>,
+    file_home: Published<RmapRoot<P, IMmap>>,
     pub(crate) seq: VmaSeq,
     // Second cache line: fields that are read by faults on files, first writes of pages, and the reverse map.
     object: UnsafeCell<Object<P>>,
@@ -349,9 +347,7 @@ impl<P: Platform> Vma<P> {
     /// Returns the home of the mapped file, for readers without a lock. The caller may use the pointer only
     /// if the VMA is known to have been attached during the read.
     pub(crate) fn file_home(&self) -> *const RmapRoot<P, IMmap> {
-        // Acquire: pairs with the release in `set_object`. A task that reads the pointer sees the home
-        // completely initialised.
-        self.file_home.load(Acquire)
+        self.file_home.get()
     }
 
     /// Sets the mapped object, and the additional state of a VMA of huge pages. The object and this state
@@ -365,7 +361,7 @@ impl<P: Platform> Vma<P> {
     unsafe fn set_object(&self, object: Object<P>, hugetlb: Option<Counted<HugetlbVma<P>>>) {
         let home =
             object.file().map_or(null_mut(), |file| core::ptr::from_ref(file.mapping().home()).cast_mut());
-        self.file_home.store(home, Release);
+        self.file_home.publish(home);
         // SAFETY: by the caller's promise no other task reads the fields.
         unsafe {
             *self.object.get() = object;

@@ -33,6 +33,7 @@ use freehold_range::IntervalLink;
 use freehold_sync::{
     VmaCount, VmaSeq,
     atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering::Relaxed, announce},
+    publish::Published,
 };
 use freehold_vmspace::{PageIndex, UserRange};
 
@@ -177,7 +178,7 @@ impl<P: Platform> Item for Vma<P> {
             pgoff: AtomicU64::new(0),
             anon: AtomicU64::new(0),
             seq: VmaSeq::new(),
-            file_home: AtomicPtr::new(null_mut()),
+            file_home: Published::new(),
             object: UnsafeCell::new(Object::Anonymous),
             hugetlb: UnsafeCell::new(None),
             tree: AtomicPtr::new(null_mut()),

@@ -7,7 +7,8 @@
 //! sets a bit in the word of the page), and then sleeps unless the counter has changed. The task that ends
 //! the wait changes the word first, and calls [`Turn::wake`] if the bit was set.
 //!
-//! The loom tests are those of the users: `reading_loom_tests.rs`, `marks_loom_tests.rs`,
+//! `turns_loom_tests.rs` tests a waiter whose state is a word of its own, as in the queue of a userfaultfd.
+//! The other users have tests with their states: `reading_loom_tests.rs`, `marks_loom_tests.rs`,
 //! `slot_loom_tests.rs`.
 
 use freehold_sync::{
@@ -42,7 +43,12 @@ impl Turns {
 #[derive(Clone, Copy)]
 pub(crate) struct Turn<'t>(&'t AtomicU32);
 
-impl Turn<'_> {
+impl<'t> Turn<'t> {
+    /// Returns a counter that does not belong to a set.
+    pub fn on(counter: &'t AtomicU32) -> Self {
+        Turn(counter)
+    }
+
     /// Sleeps until `ended` returns a value. As long as `ended` returns `None`, it has made sure that the end
     /// wakes the caller.
     ///
@@ -50,11 +56,25 @@ impl Turn<'_> {
     ///
     /// Fails with `Killed` if a fatal signal ends the wait.
     pub fn wait<H: Host, T>(self, ended: impl Fn() -> Option<T>) -> Result<T, Killed> {
+        self.wait_by(H::wait_killable, ended)
+    }
+
+    /// Sleeps like [`wait`](Self::wait), by a wait of the host.
+    ///
+    /// # Errors
+    ///
+    /// Fails if `sleep` fails.
+    pub fn wait_by<T, E>(
+        self,
+        sleep: impl Fn(&AtomicU32, u32) -> Result<(), E>,
+        ended: impl Fn() -> Option<T>,
+    ) -> Result<T, E> {
         loop {
-            // Acquire pairs with the release in `wake`.
+            // Acquire pairs with the release in `wake`: a sleeper that reads the new count sees the new
+            // state.
             let seen = self.0.load(Acquire);
             match ended() {
-                None => H::wait_killable(self.0, seen)?,
+                None => sleep(self.0, seen)?,
                 Some(ended) => return Ok(ended),
             }
         }
@@ -71,8 +91,12 @@ impl Turn<'_> {
 
     /// Wakes the tasks that sleep on the counter, after the state of a page has changed.
     pub fn wake<H: Host>(self) {
-        // Release pairs with the acquire in `wait`.
+        // Release pairs with the acquire in `wait_by`.
         self.0.fetch_add(1, Release);
         H::wake_all(self.0);
     }
 }
+
+#[cfg(all(test, loom))]
+#[path = "turns_loom_tests.rs"]
+mod loom_tests;

@@ -10,10 +10,8 @@ use crate::platform::Platform;
 use core::ops::Deref;
 use freehold_sync::{
     Rank, RwSem,
-    atomic::{
-        AtomicU32, AtomicU64,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    atomic::{AtomicU64, Ordering::Relaxed},
+    publish::ActiveCount,
 };
 
 /// A file's invalidate lock. Held for reading while a page enters the cache or its read begins, for writing
@@ -34,14 +32,14 @@ pub(crate) struct Invalidate<P: Platform> {
     swapped: AtomicU64,
     /// Number of removals whose pages are being discarded (`file/removal.rs`). Changed under the lock of the
     /// marks. Incremented under the invalidate lock held for writing.
-    discards: AtomicU32,
+    discards: ActiveCount,
 }
 
 impl<P: Platform> Invalidate<P> {
     pub fn new() -> Self {
         let lock = RwSem::new(Rank::Invalidate);
         let [pages, swapped] = [(); 2].map(|()| AtomicU64::new(0));
-        Invalidate { lock, pages, swapped, discards: AtomicU32::new(0) }
+        Invalidate { lock, pages, swapped, discards: ActiveCount::new() }
     }
 
     /// Returns the number of pages that are swapped out, or are coming back. If it is 0 and the caller holds
@@ -66,20 +64,18 @@ impl<P: Platform> Invalidate<P> {
     /// that a discard may end.
     #[inline]
     pub fn has_discards(&self) -> bool {
-        // Acquire pairs with the release in `discards_end`.
-        self.discards.load(Acquire) != 0
+        self.discards.any()
     }
 
     /// Counts a discard that begins. The caller holds the lock for writing, and the lock of the marks.
     pub fn discards_begin(&self) {
-        // Relaxed: the invalidate lock orders this change before later loads.
-        self.discards.fetch_add(1, Relaxed);
+        // The invalidate lock orders this change before later looks.
+        self.discards.begin();
     }
 
     /// Uncounts a discard that has ended. The caller holds the lock of the marks.
     pub fn discards_end(&self) {
-        // Release pairs with the acquire in `has_discards`.
-        self.discards.fetch_sub(1, Release);
+        self.discards.end();
     }
 
     /// Counts pages that entered the cache. The caller holds the lock.

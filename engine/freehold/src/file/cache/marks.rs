@@ -243,6 +243,15 @@ impl Radix {
         (dirty, leaf.writing.load(Acquire) & bit != 0)
     }
 
+    /// Returns true if a page is marked as dirty. The caller is a fault that is about to make an entry
+    /// writable, and holds the lock of the table. If this look misses a write that begins, write-back finds
+    /// the table.
+    pub fn is_dirty_at_fault(&self, stay: Stay<'_>, index: PageIndex) -> bool {
+        // Pairs with the fence in `begin_writes`, as in `mark_dirty`.
+        fence(SeqCst);
+        self.marks_of(stay, index).0
+    }
+
     /// Calls `f` with each leaf that has marks and covers a part of `range`, in ascending order: with the
     /// first index of the leaf and the bits of the range. Stops if `f` breaks, or after [`MOST`] leaves.
     /// Counts the leaves in `visits`, a field of the caller's [`Marks`].

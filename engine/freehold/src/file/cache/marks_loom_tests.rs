@@ -3,6 +3,7 @@
 //! - A page that a task has marked is found by every search that begins later, although another task clears
 //!   bits above it, marks the same page, or makes the tree taller.
 //! - A fault that makes an entry writable finds the mark cleared, or write-back finds the table of the entry.
+//!   A fault that needs the mark as its permission has the same choice.
 //! - A task that waits for the end of a write is woken and sees what the write did.
 //!
 //! The leaves of a test stay in the tree, so these tests need no read section. A mutex stands for the lock of
@@ -137,6 +138,28 @@ fn fault_sees_the_cleared_mark_or_write_back_sees_the_table() {
         let cleaned = table.load(Acquire) == 1;
         fault.join().unwrap();
         assert!(cleaned || file.marks_of(0).0, "the entry stays writable, and the page is not marked");
+    });
+}
+
+/// A fault makes an entry writable because the page has a permission, which is its mark. Concurrently, the
+/// beginning of a write ends the permission.
+#[test]
+fn fault_finds_the_permission_ended_or_write_back_sees_the_table() {
+    model(|| {
+        let file = File::new(&[0]);
+        let table = Arc::new(AtomicU64::new(0));
+        file.mark(0);
+        let fault = {
+            let (file, table) = (file.clone(), table.clone());
+            thread::spawn(move || {
+                table.store(1, Release);
+                file.tree.is_dirty_at_fault(Stay::locked(&Alone), PageIndex::new(0))
+            })
+        };
+        assert_eq!(file.begin(), Some(1));
+        let cleaned = table.load(Acquire) == 1;
+        let is_permitted = fault.join().unwrap();
+        assert!(cleaned || !is_permitted, "the entry becomes writable after its permission has ended");
     });
 }
 

@@ -22,7 +22,6 @@ use crate::{
     platform::Platform,
     wait::grace_period,
 };
-use freehold_sync::atomic::Ordering::Release;
 use freehold_vmspace::PageRange;
 
 impl<P: Platform> Mapping<P> {
@@ -61,9 +60,8 @@ impl<P: Platform> Mapping<P> {
     /// assert_eq!(entries, 0);
     /// ```
     pub fn revoke(&self, pages: PageRange, copies: bool) {
-        // Release pairs with the acquire in `revocations`: a fault that sees the new count also sees the
-        // hooks' new answers.
-        self.revoked.fetch_add(1, Release);
+        // A fault that sees the new count also sees the hooks' new answers.
+        self.revoked.record();
         grace_period::<P>();
         self.unmap(pages, if copies { Copies::Go } else { Copies::Stay });
     }

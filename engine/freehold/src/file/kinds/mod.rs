@@ -6,7 +6,7 @@
 //! | `driver.rs`, `special.rs`, `foreign.rs` | devices: the mmap hook, the mapping with its other hooks, frames that the engine does not own |
 //! | `huge.rs`, `huge_allocate.rs` | files of huge pages of pools, and fallocate of such files |
 //! | `secret.rs` | secret memory |
-//! | `segment.rs` | System V shared memory |
+//! | `segment.rs`, `segment_state.rs` | System V shared memory |
 //! | `shmem_huge.rs` | settings for blocks of shared memory |
 //! | `zeroes.rs` | devices of zeroes |
 //!
@@ -22,6 +22,7 @@ pub(crate) mod huge;
 mod huge_allocate;
 mod secret;
 pub(super) mod segment;
+mod segment_state;
 pub(crate) mod shmem_huge;
 pub(super) mod special;
 mod zeroes;

@@ -5,35 +5,19 @@
 //! attachment. A fork and a split therefore increment the count, and an unmapped fragment decrements it. An
 //! attempt to attach the segment also counts as an attachment while the attempt runs (hazard C-71).
 //!
-//! | state | meaning | becomes |
-//! | --- | --- | --- |
-//! | n attached | in use, or not yet attached | another n, when VMAs or attempts begin or end; marked, by `remove`; destroyed, by `remove` if n is 0 |
-//! | n attached, marked | still in use; may still be attached by identifier | another n; destroyed, by the task that decrements n to 0; ending, by a mapping that replaces all n VMAs |
-//! | n attached, marked, ending | one call is removing all n VMAs; the segment cannot be attached any more | n - 1; destroyed, by the task that decrements n to 0 |
-//! | 0 attached, marked (ending or not) | destroyed; the segment cannot be attached any more | |
-//!
-//! `call/shm.rs` attaches and detaches segments. `object.rs` reports each VMA that begins or ends. The task
-//! that brings the state to "0 attached, marked" frees the memory, exactly once, and must hold no lock.
+//! `segment_state.rs` has the states. `call/shm.rs` attaches and detaches segments. `object.rs` reports each
+//! VMA that begins or ends. The task that destroys the segment frees the memory, exactly once, and must hold
+//! no lock.
 //! `tests/shm.rs` and `shuttle_engine/segments.rs` have the tests.
 
+use super::segment_state::SegmentState;
 use crate::{
     counted::{Counted, Room, Shared},
     error::NoMemory,
     file::{File, FileAccess, FillError, HasFiles, Mapping, Zeroes, mapping::NewFile},
     platform::Platform,
 };
-use freehold_sync::atomic::{
-    AtomicU64,
-    Ordering::{AcqRel, Relaxed},
-};
 use freehold_vmspace::HugePageSize;
-
-/// The segment is marked as removed.
-const MARKED: u64 = 1;
-/// One call is removing all VMAs that map the segment; other callers see the removal as one step.
-const ENDING: u64 = 2;
-/// One attachment. The count is stored above the marks.
-const ATTACH: u64 = 4;
 
 /// A segment of System V shared memory.
 pub struct Segment<P: Platform> {
@@ -41,8 +25,7 @@ pub struct Segment<P: Platform> {
     key: u32,
     /// The pages.
     memory: Counted<Mapping<P>>,
-    /// Marks and count; the module's table describes the values.
-    state: AtomicU64,
+    state: SegmentState,
 }
 
 impl<P: Platform> Shared for Segment<P> {}
@@ -141,7 +124,7 @@ impl<P: Platform> Segment<P> {
     /// Creates a segment over `memory`, without attachments.
     fn over(key: u32, memory: Counted<Mapping<P>>) -> Result<Counted<Self>, NoMemory> {
         let room: Room<Self> = memory.files().allocate(true, || Ok(Room::try_new()?))?;
-        Ok(room.fill(Segment { key, memory, state: AtomicU64::new(0) }))
+        Ok(room.fill(Segment { key, memory, state: SegmentState::new() }))
     }
 
     /// Returns the segment's pages.
@@ -196,8 +179,7 @@ impl<P: Platform> Segment<P> {
     /// assert_eq!(segment.attached(), 1);
     /// ```
     pub fn attached(&self) -> u64 {
-        // Relaxed, here and below: a snapshot of a single word, which may be out of date at once.
-        self.state.load(Relaxed) / ATTACH
+        self.state.attached()
     }
 
     /// Returns true if the segment is marked as removed.
@@ -214,7 +196,7 @@ impl<P: Platform> Segment<P> {
     /// assert!(segment.is_removed() && !segment.is_destroyed());
     /// ```
     pub fn is_removed(&self) -> bool {
-        self.state.load(Relaxed) & MARKED != 0
+        self.state.is_marked()
     }
 
     /// Returns true if the segment is destroyed: removed and not attached. The embedder may then forget it.
@@ -233,7 +215,7 @@ impl<P: Platform> Segment<P> {
     /// assert!(segment.is_destroyed());
     /// ```
     pub fn is_destroyed(&self) -> bool {
-        self.state.load(Relaxed) & !ENDING == MARKED
+        self.state.is_destroyed()
     }
 
     /// Marks the segment as removed (IPC_RMID). The memory is freed as soon as the segment is not attached,
@@ -255,9 +237,7 @@ impl<P: Platform> Segment<P> {
     /// assert_eq!(space.shmat(&segment, 0, ShmFlags::empty()), Err(ShmatError::Removed));
     /// ```
     pub fn remove(&self) {
-        // AcqRel pairs with itself here and in `closed`, so that all accesses of the segment's users happen
-        // before its memory is freed.
-        if self.state.fetch_or(MARKED, AcqRel) == 0 {
+        if self.state.mark() {
             self.destroy();
         }
     }
@@ -267,22 +247,12 @@ impl<P: Platform> Segment<P> {
     /// freed with the last VMA. All the VMAs are in one address space, whose mmap lock the caller holds for
     /// writing, so that no fork or split adds to the count.
     pub(crate) fn ends_with(&self, vmas: u64) -> bool {
-        let all = (vmas * ATTACH) | MARKED;
-        // Relaxed: the decrement of the count to 0 orders the end of the segment after all uses.
-        vmas != 0 && self.state.compare_exchange(all, all | ENDING, Relaxed, Relaxed).is_ok()
+        self.state.ends_with(vmas)
     }
 
     /// Counts an attempt to attach the segment. Returns `None` if the segment is destroyed or ending.
     pub(crate) fn attaching(&self) -> Option<Attaching<'_, P>> {
-        let mut state = self.state.load(Relaxed);
-        while state != MARKED && state & ENDING == 0 {
-            // Relaxed: an increment orders nothing.
-            match self.state.compare_exchange_weak(state, state + ATTACH, Relaxed, Relaxed) {
-                Ok(_) => return Some(Attaching(self)),
-                Err(now) => state = now,
-            }
-        }
-        None
+        self.state.try_attach().then(|| Attaching(self))
     }
 
     /// Opens the file that one attach maps. Each attach has its own open file, so that VMAs of two attaches
@@ -297,14 +267,13 @@ impl<P: Platform> Segment<P> {
 
     /// Counts a new VMA. Another attachment exists during this call, so the count is not 0.
     pub(in crate::file) fn opened(&self) {
-        self.state.fetch_add(ATTACH, Relaxed);
+        self.state.attach();
     }
 
     /// Uncounts a VMA or an attempt. The caller that removes the last attachment holds no lock. Code that
     /// removes a VMA under a lock always keeps another VMA of the segment.
     pub(in crate::file) fn closed(&self) {
-        // AcqRel: as in `remove`.
-        if self.state.fetch_sub(ATTACH, AcqRel) & !ENDING == ATTACH | MARKED {
+        if self.state.detach() {
             self.destroy();
         }
     }

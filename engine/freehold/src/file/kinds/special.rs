@@ -33,7 +33,6 @@ use crate::{
 };
 use allocator_api2::{boxed::Box, unsize_box, vec::Vec};
 use freehold_pagetable::PteFlags;
-use freehold_sync::atomic::Ordering::Acquire;
 use freehold_vmspace::{PageIndex, UserRange};
 
 freehold_sync::error_enum! {
@@ -405,6 +404,6 @@ impl<P: Platform> Mapping<P> {
 
     /// Returns the number of revocations.
     pub(in crate::file) fn revocations(&self) -> u64 {
-        self.revoked.load(Acquire)
+        self.revoked.count()
     }
 }

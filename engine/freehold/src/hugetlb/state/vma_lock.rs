@@ -15,6 +15,7 @@ use crate::{
 use freehold_sync::{
     Rank, RwSem,
     atomic::{AtomicBool, Ordering::Relaxed},
+    publish::ActiveCount,
     stats::LockStats,
 };
 
@@ -23,10 +24,10 @@ use freehold_sync::{
 pub(crate) struct HugetlbVma<P: Platform> {
     /// The hugetlb VMA lock; [`hugetlb`](crate::hugetlb) describes its use.
     pub(crate) lock: RwSem<P>,
-    /// True if tables may be shared with this VMA. Cleared under i_mmap held exclusively. A task that holds
-    /// `lock` or the VMA's own lock for writing may clear the flag and set the flag again later. The call
-    /// that detaches the VMA clears the flag permanently.
-    pub(crate) sharing_allowed: AtomicBool,
+    /// Number of calls that have closed the VMA: if it is not 0, no table is shared with the VMA. Incremented
+    /// under i_mmap held exclusively, by a task that holds `lock` or the VMA's own lock for writing. The call
+    /// that detaches the VMA closes it permanently.
+    pub(crate) closers: ActiveCount,
     /// Reservations of a private VMA that mmap, and not fork, has created. Never changes.
     reserves: Option<Counted<Reserves>>,
     /// True if mremap has passed the reservations on to another VMA. Written with the mmap lock held for
@@ -46,13 +47,7 @@ impl<P: Platform> HugetlbVma<P> {
             None => RwSem::new(Rank::HugetlbVma),
         };
         let no = || AtomicBool::new(false);
-        HugetlbVma {
-            lock,
-            sharing_allowed: AtomicBool::new(true),
-            reserves,
-            moved: no(),
-            resv_unmapped: no(),
-        }
+        HugetlbVma { lock, closers: ActiveCount::new(), reserves, moved: no(), resv_unmapped: no() }
     }
 
     /// Returns the reservations that the VMA's pages use first.
@@ -74,8 +69,8 @@ impl<P: Platform> HugetlbVma<P> {
     /// Ends sharing of tables with this VMA permanently. The VMA is detached: no fault is running in it, and
     /// no task holds [`ClosedTables`](crate::hugetlb::sharing::ClosedTables) of it.
     pub fn close(&self, _edit: &RmapWriteGuard<'_, P, IMmap>) {
-        // Relaxed: readers hold the i_mmap lock for reading, and this task holds it for writing.
-        self.sharing_allowed.store(false, Relaxed);
+        // Readers hold the i_mmap lock for reading, and this task holds it for writing.
+        self.closers.begin();
     }
 
     /// Returns the field `resv_unmapped`.

@@ -21,7 +21,12 @@
 #![expect(unsafe_code, reason = "counts references that VMAs store as plain words")]
 
 use super::{RmapKind, RmapReadGuard, VmaTree};
-use crate::{counted::Counted, error::NoMemory, platform::Platform, uprobe::state::Registry};
+use crate::{
+    counted::{Counted, drop_reference},
+    error::NoMemory,
+    platform::Platform,
+    uprobe::state::Registry,
+};
 use allocator_api2::boxed::Box;
 use core::{
     mem::offset_of,
@@ -30,11 +35,8 @@ use core::{
 };
 use freehold_sync::{
     RcuHead,
-    atomic::{
-        AtomicPtr, AtomicUsize,
-        Ordering::{Acquire, Relaxed, Release},
-        announce, fence,
-    },
+    atomic::{AtomicUsize, Ordering::Relaxed, announce},
+    publish::Published,
 };
 
 /// Bit that marks the address of a file's home in a frame's record. Homes are aligned, so the bit is free.
@@ -47,7 +49,7 @@ pub(crate) struct RmapRoot<P: Platform, W: RmapKind> {
     refs: AtomicUsize,
     /// The file that the pages belong to, if any. Cleared before the file is freed, while the tree's lock is
     /// held for writing.
-    mapping: AtomicPtr<W::Owner<P>>,
+    mapping: Published<W::Owner<P>>,
     vmas: VmaTree<P, W>,
     /// The probes in the file. Stored in the home because a thread that hits a probe may have found the home
     /// without a lock.
@@ -76,7 +78,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     pub fn try_new(lock: W::Lock<P>) -> Result<RmapRootRef<P, W>, NoMemory> {
         let home = RmapRoot {
             refs: AtomicUsize::new(1),
-            mapping: AtomicPtr::new(null_mut()),
+            mapping: Published::new(),
             vmas: VmaTree::new(lock),
             probes: Registry::new(),
             head: RcuHead::new(),
@@ -100,23 +102,19 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
 
     /// Sets the file that the pages belong to.
     pub fn set_mapping(&self, mapping: &Counted<W::Owner<P>>) {
-        // Release: pairs with the acquire in `mapping` and `hold_mapping`. A task that reads the pointer sees
-        // the file completely initialised.
-        self.mapping.store(Counted::as_ptr(mapping).cast_mut(), Release);
+        self.mapping.publish(Counted::as_ptr(mapping).cast_mut());
     }
 
     /// Clears the reference to the file, which is about to be freed.
     pub fn clear_mapping(&self) {
         let _walkers_out = self.edit();
-        // Relaxed: readers hold the tree's lock for reading, and this lock orders their loads after the
-        // store.
-        self.mapping.store(null_mut(), Relaxed);
+        self.mapping.publish(null_mut());
     }
 
     /// Returns the file that the pages belong to. The file stays as long as the lock is held.
     pub fn mapping<'l>(&'l self, _lookups: &'l RmapReadGuard<'_, P, W>) -> Option<&'l W::Owner<P>> {
         // SAFETY: before the file is freed, the pointer is cleared under the tree's lock for writing.
-        unsafe { self.mapping.load(Acquire).as_ref() }
+        unsafe { self.mapping.get().as_ref() }
     }
 
     /// Returns a reference to the file, if the file is not about to be freed.
@@ -131,7 +129,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     /// Returns a reference to the file like [`hold_mapping`](Self::hold_mapping), for a caller that has the
     /// lock.
     pub fn hold_mapping_within(&self, _lookups: &RmapReadGuard<'_, P, W>) -> Option<Counted<W::Owner<P>>> {
-        let mapping = NonNull::new(self.mapping.load(Acquire))?;
+        let mapping = NonNull::new(self.mapping.get())?;
         // SAFETY: the pointer came from `as_ptr`, and the file is alive as long as the lock is held, as in
         // `mapping`.
         unsafe { Counted::get_unless_zero(mapping) }
@@ -140,8 +138,7 @@ impl<P: Platform, W: RmapKind> RmapRoot<P, W> {
     /// Returns a counted reference to the file, for a caller that has borrowed the file. Returns `None` if
     /// the file is about to be freed.
     pub fn hold_borrowed(&self, file: &W::Owner<P>) -> Option<Counted<W::Owner<P>>> {
-        // Acquire: as in `mapping`.
-        let mapping = NonNull::new(self.mapping.load(Acquire))
+        let mapping = NonNull::new(self.mapping.get())
             .filter(|own| own.as_ptr().addr() == core::ptr::from_ref(file).addr())?;
         // SAFETY: the pointer came from `as_ptr`. It points to the file that the caller has borrowed, so the
         // file's memory is not freed during the call.
@@ -205,9 +202,7 @@ impl<P: Platform, W: RmapKind> Deref for RmapRootRef<P, W> {
 
 impl<P: Platform, W: RmapKind> Drop for RmapRootRef<P, W> {
     fn drop(&mut self) {
-        // Release: pairs with the fence below. Every use of the home happens before the home is freed.
-        if self.refs.fetch_sub(1, Release) == 1 {
-            fence(Acquire);
+        if drop_reference(&self.refs) {
             // SAFETY: this was the last reference, so no other task uses the head.
             unsafe {
                 let head = self.0.byte_add(offset_of!(RmapRoot<P, W>, head)).cast();

@@ -20,10 +20,7 @@ use crate::{
     space::AddressSpace,
 };
 use bitflags::bitflags;
-use freehold_sync::atomic::{
-    AtomicU32,
-    Ordering::{Acquire, Release},
-};
+use freehold_sync::publish::ActiveCount;
 use freehold_vmspace::{UserRange, VmSpace};
 pub use queue::Poll;
 use queue::Queue;
@@ -148,7 +145,7 @@ pub(crate) struct Context<P: Platform> {
     /// Number of changes of the mappings whose message the pager has not read. Incremented under the write
     /// lock of the VMA concerned, or followed by a grace period. Read within an RCU read section, under that
     /// VMA's lock.
-    changing: AtomicU32,
+    changing: ActiveCount,
     /// The waiters and the unread messages, under a spin lock.
     pub(crate) queue: Queue<P>,
     pub(super) feature: features::Uffd,
@@ -164,7 +161,7 @@ impl<P: Platform> Context<P> {
         Ok(Counted::try_new(Context {
             space: Counted::downgrade(space),
             config,
-            changing: AtomicU32::new(0),
+            changing: ActiveCount::new(),
             queue: Queue::new(),
             feature: features::Uffd::get().ok_or(NoMemory)?,
         })?)
@@ -177,19 +174,17 @@ impl<P: Platform> Context<P> {
 
     /// Returns true if a change is in progress whose message the pager has not read. Fills are then refused.
     pub(crate) fn is_changing(&self) -> bool {
-        // Acquire pairs with the release in `end_change`: if a fill finds that the change has ended, the fill
-        // sees the mappings as the message describes them.
-        self.changing.load(Acquire) != 0
+        // A fill that finds the change ended sees the mappings as the message describes them.
+        self.changing.any()
     }
 
     fn begin_change(&self) {
-        // The VMA's lock or the grace period makes the new count visible to fills. This visibility does not
-        // depend on the release.
-        self.changing.fetch_add(1, Release);
+        // The VMA's lock or the grace period makes the new count visible to fills.
+        self.changing.begin();
     }
 
     fn end_change(&self) {
-        self.changing.fetch_sub(1, Release);
+        self.changing.end();
     }
 
     /// Wakes all faults that wait for a page in `range`, so that they check again.

@@ -18,7 +18,7 @@
 //! therefore sleep on counters in the queue, its `turns`, which exist as long as the context. The page of a
 //! fault selects the counter. A waiter reads the counter, then its own word, and sleeps while the counter is
 //! unchanged. A waker sets the word, releases the lock, increments the counter, and wakes all tasks that
-//! sleep on it. A task whose own word is unchanged sleeps again.
+//! sleep on it. A task whose own word is unchanged sleeps again. `wait/turns.rs` has this protocol.
 //!
 //! Readers, and tasks that poll, sleep on another counter, the `bell`. Such a task takes the lock, checks the
 //! lists, reads the bell and arms it. A task that has queued its waiter increments the bell if the bell is
@@ -31,24 +31,22 @@
 #![expect(unsafe_code, reason = "lists of waiters on the stacks of their tasks")]
 
 use super::{Change, FaultReason, Message};
-use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform};
+use crate::{PAGE_SIZE, error::UffdReadError, platform::Platform, wait::Turn};
 use core::{
     cell::{Cell, UnsafeCell},
     ptr::null,
 };
 use freehold_sync::{
     Interrupted, Rank, SpinGuard, SpinLock,
-    atomic::{
-        AtomicU32, CHECKED,
-        Ordering::{Acquire, Relaxed, Release},
-    },
+    atomic::{AtomicU32, CHECKED, Ordering::Relaxed},
+    publish::PublishedNumber,
 };
 use freehold_vmspace::UserRange;
 
 /// Value of a waiter's word while its task sleeps or is about to sleep.
-const ASLEEP: u32 = 0;
+const ASLEEP: u64 = 0;
 /// Value of a waiter's word after it was woken.
-const WOKEN: u32 = 1;
+const WOKEN: u64 = 1;
 
 /// Number of counters that waiters sleep on.
 const TURNS: usize = if CHECKED { 2 } else { 16 };
@@ -91,7 +89,7 @@ enum Cause<P: Platform> {
 /// While `place` is not `Nowhere`, the waiter is linked into that list of one queue, and the lock of that
 /// queue guards the links and `what`.
 pub(crate) struct Waiter<P: Platform> {
-    word: AtomicU32,
+    word: PublishedNumber,
     /// Index of the counter in `turns` that the task sleeps on.
     turn: usize,
     place: Cell<WaiterState>,
@@ -103,7 +101,7 @@ pub(crate) struct Waiter<P: Platform> {
 impl<P: Platform> Waiter<P> {
     fn new(what: Cause<P>, turn: usize) -> Self {
         Waiter {
-            word: AtomicU32::new(ASLEEP),
+            word: PublishedNumber::new(ASLEEP),
             turn,
             place: Cell::new(WaiterState::Nowhere),
             prev: Cell::new(null()),
@@ -196,8 +194,8 @@ impl<P: Platform> Lists<P> {
             list.unlink(waiter);
         }
         woken.0 |= 1 << waiter.turn;
-        // Release pairs with the acquire in `Queued::wait`: the woken task sees the waker's changes.
-        waiter.word.store(WOKEN, Release);
+        // The woken task sees the waker's changes.
+        waiter.word.publish(WOKEN);
     }
 
     /// Releases those waiters of the list `place` that have an event, or a fault in `range`.
@@ -322,10 +320,7 @@ impl<P: Platform> Queue<P> {
     fn move_turns(&self, woken: Woken) {
         for (n, turn) in self.turns.iter().enumerate() {
             if woken.0 & 1 << n != 0 {
-                // Release pairs with the acquire in `Queued::wait`: a waiter that reads the new count also
-                // sees its own word set.
-                turn.fetch_add(1, Release);
-                P::wake_all(turn);
+                Turn::on(turn).wake::<P>();
             }
         }
     }
@@ -433,16 +428,8 @@ impl<P: Platform> Queued<'_, P> {
     /// Fails if `sleep`, a wait of the host, fails because a signal arrived first.
     pub fn wait<E>(&self, sleep: impl Fn(&AtomicU32, u32) -> Result<(), E>) -> Result<(), E> {
         self.queue.ring();
-        let turn = &self.queue.turns[self.waiter.turn];
-        loop {
-            // Acquire pairs with the releases in `Queue::move_turns` and `Lists::release`. The counter is
-            // read first.
-            let seen = turn.load(Acquire);
-            if self.waiter.word.load(Acquire) == WOKEN {
-                return Ok(());
-            }
-            sleep(turn, seen)?;
-        }
+        let woken = || (self.waiter.word.get() == WOKEN).then_some(());
+        Turn::on(&self.queue.turns[self.waiter.turn]).wait_by(sleep, woken)
     }
 }
 
