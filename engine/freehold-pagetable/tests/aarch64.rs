@@ -62,6 +62,16 @@ fn bits_are_those_of_the_manual() {
     assert_eq!(Arm::marker(MarkerKind::Swap, 5), 5 << 12 | 3 << 2);
 }
 
+/// PAN stops accesses of the kernel to pages with unprivileged access (bit 6). PXN stops its fetches.
+#[test]
+fn pan_covers_every_leaf_of_programs() {
+    let flags = (0..1 << 16).map(PteFlags::from_bits_truncate).filter(|flags| flags.contains(PteFlags::USER));
+    for flags in flags {
+        let raw = Arm::leaf(Level::Pte, Pfn::new(1), flags & Arm::FLAGS);
+        assert_eq!(raw & (1 << 6 | 1 << 53), 1 << 6 | 1 << 53, "{flags:?}");
+    }
+}
+
 #[test]
 fn levels_and_addresses_are_those_of_the_manual() {
     assert_eq!((Arm::LEVELS, Arm::ROOT, Arm::USER_END, Arm::USER_ENTRIES), (4, Level::P4d, 1 << 48, 512));
