@@ -62,7 +62,7 @@
 
 use crate::mask::{CpuMask, MAX_CPUS};
 use core::ptr;
-use freehold_pagetable::{Flush, Pfn, VirtAddr};
+use freehold_pagetable::{Flush, Levels, Pfn, VirtAddr};
 use freehold_sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release, SeqCst},
@@ -75,6 +75,8 @@ const LAZY: u64 = 1 << 63;
 const ALL: u32 = 1 << 0;
 /// Flag of a request: page tables were freed.
 const TABLES: u32 = 1 << 1;
+/// Position of the levels of the entries, above the flags.
+const LEVELS_SHIFT: u32 = 2;
 /// Number of spaces of which a CPU keeps translations.
 pub const CONTEXTS: usize = 6;
 
@@ -222,7 +224,9 @@ impl ShootCpu {
 
     /// Writes the request into this slot. The slot is free, and the post of the request publishes it.
     fn write(&self, space: &SpaceCpus, what: &Flush, number: u64) {
-        let flags = if what.all { ALL } else { 0 } | if what.tables_freed { TABLES } else { 0 };
+        let flags = if what.all { ALL } else { 0 }
+            | if what.tables_freed { TABLES } else { 0 }
+            | u32::from(what.levels.bits()) << LEVELS_SHIFT;
         self.space.store(ptr::from_ref(space).cast_mut(), Relaxed);
         self.start.store(what.start.get(), Relaxed);
         self.end.store(what.end.get(), Relaxed);
@@ -235,7 +239,8 @@ impl ShootCpu {
     fn read(&self) -> (Flush, u64) {
         let flags = self.flags.load(Relaxed);
         let (start, end) = (VirtAddr::new(self.start.load(Relaxed)), VirtAddr::new(self.end.load(Relaxed)));
-        let what = Flush { start, end, all: flags & ALL != 0, tables_freed: flags & TABLES != 0 };
+        let levels = Levels::from_bits((flags >> LEVELS_SHIFT) as u8);
+        let what = Flush { start, end, all: flags & ALL != 0, levels, tables_freed: flags & TABLES != 0 };
         (what, self.number.load(Relaxed))
     }
 }
@@ -389,8 +394,7 @@ impl<const CPUS: usize> Shootdown<CPUS> {
     /// Makes lazy CPUs leave `space`, which is about to end and runs nowhere; implements
     /// `Platform::space_ending`.
     pub fn end(&self, cpu: usize, space: &SpaceCpus, kernel: &impl Processors) {
-        let (start, end) = (VirtAddr::new(0), VirtAddr::new(u64::MAX));
-        self.flush(cpu, space, &Flush { start, end, all: true, tables_freed: true }, kernel);
+        self.flush(cpu, space, &Flush::EVERYTHING, kernel);
         debug_assert_eq!(space.cpus.numbers(CPUS).next(), None, "a space ends while a CPU runs it");
     }
 

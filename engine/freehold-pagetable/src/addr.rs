@@ -1,4 +1,5 @@
-//! Virtual addresses ([`VirtAddr`], [`VaRange`]), frame numbers ([`Pfn`]) and levels of tables ([`Level`]).
+//! Virtual addresses ([`VirtAddr`], [`VaRange`]), frame numbers ([`Pfn`]) and levels of tables ([`Level`],
+//! [`Levels`]).
 //! All conversions between these types are in this file. `phys_addr.rs` has physical addresses, and the
 //! arithmetic that both kinds of address share.
 //!
@@ -213,6 +214,78 @@ impl Level {
     #[inline]
     pub const fn above(self) -> Level {
         Level::ALL[self as usize + 1]
+    }
+}
+
+/// A set of levels.
+///
+/// ```
+/// use freehold_pagetable::{Level, Levels};
+///
+/// let both = Levels::of(Level::Pmd).union(Levels::of(Level::Pte));
+/// assert_eq!((both.lowest(), both.only()), (Some(Level::Pte), None));
+/// assert_eq!(Levels::of(Level::Pmd).only(), Some(Level::Pmd));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(transparent)]
+pub struct Levels(u8);
+
+impl Levels {
+    /// The empty set.
+    pub const NONE: Levels = Levels(0);
+    /// All levels.
+    pub const ALL: Levels = Levels((1 << Level::ALL.len()) - 1);
+
+    /// Returns the set of one level.
+    #[inline]
+    pub const fn of(level: Level) -> Self {
+        Levels(1 << level as u32)
+    }
+
+    /// Returns the set with the number that [`bits`](Self::bits) returned. Ignores other bits.
+    #[inline]
+    pub const fn from_bits(bits: u8) -> Self {
+        Levels(bits & Levels::ALL.0)
+    }
+
+    /// Returns the set as a number, to be stored in a word.
+    #[inline]
+    pub const fn bits(self) -> u8 {
+        self.0
+    }
+
+    /// Returns the levels that are in one of the two sets.
+    #[inline]
+    pub const fn union(self, other: Self) -> Self {
+        Levels(self.0 | other.0)
+    }
+
+    /// Returns true if the set contains `level`.
+    #[inline]
+    pub const fn contains(self, level: Level) -> bool {
+        self.0 & Levels::of(level).0 != 0
+    }
+
+    /// Returns the levels from the lowest level of the set on up to the root, or the empty set.
+    #[inline]
+    pub const fn and_above(self) -> Self {
+        let lowest = self.0 & self.0.wrapping_neg();
+        Levels(lowest.wrapping_neg() & Levels::ALL.0)
+    }
+
+    /// Returns the level of the set that is nearest to the leaves, or `None` if the set is empty.
+    #[inline]
+    pub const fn lowest(self) -> Option<Level> {
+        match self.0 {
+            0 => None,
+            bits => Some(Level::from_number(bits.trailing_zeros() as usize)),
+        }
+    }
+
+    /// Returns the level if the set contains exactly one.
+    #[inline]
+    pub const fn only(self) -> Option<Level> {
+        if self.0.is_power_of_two() { self.lowest() } else { None }
     }
 }
 

@@ -10,7 +10,7 @@
 //! contain every changed entry that hardware may have cached; `tests/gather.rs` checks the two ends of the
 //! reported range.
 
-use crate::addr::{ENTRIES, Level, PAGE_SIZE, VaRange, VirtAddr};
+use crate::addr::{ENTRIES, Level, Levels, PAGE_SIZE, VaRange, VirtAddr};
 use crate::format::{Format, Pte};
 use crate::groups::{self, GROUP};
 use crate::memory::TableMemory;
@@ -147,7 +147,7 @@ impl<'a, F: Format, M: TableMemory> PteGuard<'a, F, M> {
         stale.begin_change();
         let (old, new) = self.modify_from(slot.entry, slot.pte, f);
         if old != new && old.is_cached() {
-            stale.add_changed(VaRange::entry(address, Level::Pte), false);
+            stale.add_changed(VaRange::entry(address, Level::Pte), Levels::of(Level::Pte), false);
         }
     }
 
@@ -302,7 +302,8 @@ impl ChangedEntries {
     ) {
         if self.end > 0 {
             let last = VaRange::entry(guard.address(self.end - 1), Level::Pte);
-            stale.add_changed(VaRange::new(guard.address(self.first), last.end()), false);
+            let span = VaRange::new(guard.address(self.first), last.end());
+            stale.add_changed(span, Levels::of(Level::Pte), false);
         }
     }
 }

@@ -39,7 +39,7 @@
 
 #![expect(unsafe_code, reason = "frees tables that no entry points to")]
 
-use crate::addr::{ENTRIES, Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{ENTRIES, Level, Levels, PAGE_SIZE, Pfn, VaRange, VirtAddr};
 use crate::table::StaleTranslations;
 use alloc::vec::Vec;
 use arrayvec::ArrayVec;
@@ -54,9 +54,69 @@ pub struct Flush {
     pub end: VirtAddr,
     /// Set if everything is flushed; `start` and `end` are then ignored.
     pub all: bool,
-    /// Set if tables were unlinked. The flush must then also empty the walk caches for the range, and must
-    /// wait until lock-free walkers have left the tables.
+    /// The levels of the entries that were changed, in the whole range. Each span of such an entry overlaps
+    /// the range, and only translations of these levels have to be removed. On a format without
+    /// [break-before-make](crate::Format::BREAK_BEFORE_MAKE), a TLB may also hold a larger translation of the
+    /// range, which was split without a flush and has to be removed, too.
+    pub levels: Levels,
+    /// Set if tables were unlinked. The levels of their entries are in `levels`. The flush must then also
+    /// empty the walk caches for the range, and must wait until lock-free walkers have left the tables.
     pub tables_freed: bool,
+}
+
+impl Flush {
+    /// A flush of everything, after which tables may be freed.
+    pub const EVERYTHING: Flush = Flush {
+        start: VirtAddr::new(0),
+        end: VirtAddr::new(u64::MAX),
+        all: true,
+        levels: Levels::ALL,
+        tables_freed: true,
+    };
+
+    /// Returns the flush of one page of 4 KiB.
+    #[inline]
+    pub const fn page(address: VirtAddr) -> Self {
+        Self::leaves(VaRange::entry(address, Level::Pte), Level::Pte)
+    }
+
+    /// Returns the flush of a range whose leaves of one level were changed.
+    #[inline]
+    pub const fn leaves(range: VaRange, level: Level) -> Self {
+        Flush {
+            start: range.start(),
+            end: range.end(),
+            all: false,
+            levels: Levels::of(level),
+            tables_freed: false,
+        }
+    }
+
+    /// Returns the distance in bytes of the addresses to flush: `start`, `start` plus this distance, and so
+    /// on. The distance is the span of the smallest entries that were changed, and `start` is a multiple of
+    /// it. Each of these entries, and each larger translation that must be removed, contains one of the
+    /// addresses.
+    ///
+    /// ```
+    /// use freehold_pagetable::{Flush, Level, VaRange};
+    ///
+    /// let huge = Flush::leaves(VaRange::of(0, 4 << 20), Level::Pmd);
+    /// assert_eq!((huge.stride(), huge.visits().len()), (2 << 20, 2));
+    /// ```
+    #[inline]
+    pub const fn stride(&self) -> u64 {
+        match self.levels.lowest() {
+            Some(level) => level.span(),
+            None => PAGE_SIZE,
+        }
+    }
+
+    /// Returns the addresses to flush, in ascending order: one in each [stride](Self::stride) of the range.
+    pub fn visits(&self) -> impl ExactSizeIterator<Item = VirtAddr> + use<> {
+        let (first, end, stride) = (self.start.get(), self.end.get(), self.stride());
+        let count = end.saturating_sub(first).div_ceil(stride) as usize;
+        (0..count).map(move |n| VirtAddr::new(first + n as u64 * stride))
+    }
 }
 
 /// A frame whose mapping was removed, and the level of the mapping.
@@ -213,6 +273,8 @@ pub struct Gather<'a, T: Tlb, const FRAMES: usize = GATHER_FRAMES, const TABLES:
     /// Start of the range that was changed since the last flush. `u64::MAX` if the range is empty.
     start: VirtAddr,
     end: VirtAddr,
+    /// The levels of the entries that were changed since the last flush.
+    levels: Levels,
     tables_freed: bool,
     frames: ArrayVec<UnmappedFrame, FRAMES>,
     /// The caller's buffer for kept frames. `None` if the caller has given none.
@@ -257,6 +319,7 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
             entered: false,
             start: VirtAddr::new(u64::MAX),
             end: VirtAddr::new(0),
+            levels: Levels::NONE,
             tables_freed: false,
             frames: ArrayVec::new(),
             kept: None,
@@ -347,9 +410,9 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
         true
     }
 
-    /// Adds a table that was just unlinked.
-    pub(crate) fn add_table(&mut self, table: Pfn, span: VaRange) {
-        self.add_range(span, true);
+    /// Adds an empty table that was just unlinked from the entry of `level` for `span`.
+    pub(crate) fn add_table(&mut self, table: Pfn, span: VaRange, level: Level) {
+        self.add_range(span, Levels::of(level), true);
         self.tables.push(table);
         if self.tables.is_full() {
             self.flush_and_release();
@@ -362,15 +425,16 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
     /// # Panics
     /// Panics if there is no room; [`make_capacity`](Self::make_capacity) makes room.
     pub(crate) fn add_reclaimed_table(&mut self, table: Pfn, span: VaRange) {
-        self.add_range(span, true);
+        self.add_range(span, Levels::of(Level::Pmd), true);
         self.tables.push(table);
     }
 
-    /// Adds `span` to the range of the next flush.
+    /// Adds entries of these levels over `span` to the next flush.
     #[inline]
-    fn add_range(&mut self, span: VaRange, tables: bool) {
+    fn add_range(&mut self, span: VaRange, levels: Levels, tables: bool) {
         self.start = self.start.min(span.start());
         self.end = self.end.max(span.end());
+        self.levels = self.levels.union(levels);
         self.tables_freed |= tables;
     }
 
@@ -383,6 +447,7 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
                 start: self.start,
                 end: self.end,
                 all: false,
+                levels: self.levels,
                 tables_freed: self.tables_freed,
             });
             self.clear_range();
@@ -405,12 +470,7 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
     /// Finishes a gather that has pending work, or that `overlaps` another gather.
     fn finish_pending(&mut self, overlaps: bool) {
         if overlaps {
-            self.tlb.flush(&Flush {
-                start: VirtAddr::new(0),
-                end: VirtAddr::new(u64::MAX),
-                all: true,
-                tables_freed: true,
-            });
+            self.tlb.flush(&Flush::EVERYTHING);
             self.clear_range();
         } else {
             self.flush();
@@ -450,6 +510,7 @@ impl<'a, T: Tlb, const FRAMES: usize, const TABLES: usize> Gather<'a, T, FRAMES,
     fn clear_range(&mut self) {
         self.start = VirtAddr::new(u64::MAX);
         self.end = VirtAddr::new(0);
+        self.levels = Levels::NONE;
         self.tables_freed = false;
     }
 
@@ -497,13 +558,13 @@ impl<T: Tlb, const FRAMES: usize, const TABLES: usize> StaleTranslations for Gat
     }
 
     #[inline]
-    fn add_changed(&mut self, span: VaRange, tables: bool) {
+    fn add_changed(&mut self, span: VaRange, levels: Levels, tables: bool) {
         debug_assert!(
             self.heard == 0 || self.announced.covers(span),
             "a change of {span:?} outside the announced range {:?}",
             self.announced
         );
-        self.add_range(span, tables);
+        self.add_range(span, levels, tables);
     }
 }
 

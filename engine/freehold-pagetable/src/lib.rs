@@ -103,7 +103,7 @@ mod table;
 mod unlink;
 mod walk;
 
-pub use addr::{ENTRIES, Level, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, VirtAddr};
+pub use addr::{ENTRIES, Level, Levels, PAGE_MASK, PAGE_SHIFT, PAGE_SIZE, Pfn, VaRange, VirtAddr};
 pub use count::TableCount;
 pub use entries::ZapEntry;
 pub use format::{

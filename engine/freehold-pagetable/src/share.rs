@@ -21,7 +21,7 @@
 //! (hazard C-14). The caller therefore [flushes](crate::Gather::flush) before it releases the lock that keeps
 //! other spaces from becoming the only user of a table.
 
-use crate::addr::{Level, VaRange, VirtAddr};
+use crate::addr::{Level, Levels, VaRange, VirtAddr};
 use crate::format::{Format, Kind};
 use crate::gather::{Gather, Tlb};
 use crate::memory::{TableMemory, same_memory};
@@ -109,7 +109,7 @@ impl<F: Format, M: TableMemory> PageTable<F, M> {
         // Release: pairs with the acquire of walks. A walk that sees the empty slot also sees this gather
         // counted.
         slot.store(0, Ordering::Release);
-        gather.add_changed(VaRange::entry(address, Level::Pud), true);
+        gather.add_changed(VaRange::entry(address, Level::Pud), Levels::ALL, true);
         // Relaxed: see `share`. The flush comes between this store and the release of the caller's lock.
         table.meta.shares.fetch_sub(1, Ordering::Relaxed);
         true

@@ -105,8 +105,7 @@ impl<F: Format, M: TableMemory, const LEVEL: usize> EntryTable<'_, F, M, LEVEL> 
             let (entry, new) = (self.entry(address), new.into_pfn());
             if F::BREAK_BEFORE_MAKE {
                 let flags = close::<F>(entry, Self::LEVEL);
-                let span = VaRange::entry(address, Self::LEVEL);
-                tlb.flush(&Flush { start: span.start(), end: span.end(), all: false, tables_freed: false });
+                tlb.flush(&Flush::leaves(VaRange::entry(address, Self::LEVEL), Self::LEVEL));
                 replace_closed_leaf_by_table::<F>(entry, Self::LEVEL, flags, new, self.memory);
             } else {
                 replace_leaf_by_table::<F>(entry, Self::LEVEL, new, self.memory);

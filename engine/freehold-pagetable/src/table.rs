@@ -16,7 +16,7 @@
 //! table was deposited for. Before the deposit and after the withdrawal, the table is a [`PreallocatedTable`]
 //! that its task owns.
 
-use crate::addr::{Level, Pfn, VaRange, VirtAddr};
+use crate::addr::{Level, Levels, Pfn, VaRange, VirtAddr};
 use crate::format::{Format, Kind, Pte, PteFlags};
 use crate::groups;
 use crate::memory::{Table, TableMemory, TableMeta, same_memory};
@@ -32,9 +32,9 @@ use freehold_sync::rank::Rank;
 pub trait StaleTranslations {
     /// Records that a change is about to begin, before its first store.
     fn begin_change(&mut self);
-    /// Records that `span` was changed. `tables` is set if the change covered an entry that pointed to a
-    /// table.
-    fn add_changed(&mut self, span: VaRange, tables: bool);
+    /// Records that entries over `span` were changed, whose levels are in `levels`. If an entry pointed to a
+    /// table, `tables` is set, and `levels` includes the levels of the entries of that table.
+    fn add_changed(&mut self, span: VaRange, levels: Levels, tables: bool);
 }
 
 /// States that no processor can hold a translation through the changed entries: the space never ran, or the
@@ -46,7 +46,7 @@ impl StaleTranslations for NotCached {
     #[inline]
     fn begin_change(&mut self) {}
     #[inline]
-    fn add_changed(&mut self, _span: VaRange, _tables: bool) {}
+    fn add_changed(&mut self, _span: VaRange, _levels: Levels, _tables: bool) {}
 }
 
 /// A table of level number `LEVEL`, found by walking to an address. Not locked.
@@ -286,7 +286,7 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         stale.begin_change();
         let (old, new) = self.modify(address, f);
         if old != new && old.is_cached() {
-            stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
+            self.report(address, old, stale);
         }
         (old, new)
     }
@@ -341,9 +341,17 @@ impl<'a, F: Format, M: TableMemory, const LEVEL: usize> EntryGuard<'a, F, M, LEV
         let old = Pte::from_raw(self.table.entry(address).swap(new.raw(), Ordering::AcqRel));
         Self::check_break_before_make(old, new);
         if old.is_cached() {
-            stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), self.is_table(old));
+            self.report(address, old, stale);
         }
         old
+    }
+
+    /// Passes the span of the entry `old` of `address`, which a TLB may hold, to `stale`.
+    #[inline(always)]
+    fn report(&self, address: VirtAddr, old: Pte<F>, stale: &mut impl StaleTranslations) {
+        let tables = self.is_table(old);
+        let levels = if tables { Levels::ALL } else { Levels::of(EntryTable::<F, M, LEVEL>::LEVEL) };
+        stale.add_changed(EntryTable::<F, M, LEVEL>::entry_span(address), levels, tables);
     }
 
     /// Empties the slot of `address` by an exchange; see [`replace`](Self::replace).
@@ -511,7 +519,7 @@ impl<F: Format, M: TableMemory> EntryGuard<'_, F, M, 0> {
         // `begin_change`.
         entry.store(0, Ordering::Release);
         if old.is_cached() {
-            stale.add_changed(PteTable::<F, M>::entry_span(address), false);
+            stale.add_changed(PteTable::<F, M>::entry_span(address), Levels::of(Level::Pte), false);
         }
         old
     }

@@ -112,7 +112,7 @@ impl<F: Format, M: TableMemory, T: Tlb, const FRAMES: usize> Unlink<'_, '_, F, M
                 // Not checked in builds of a model checker, which may switch threads at each load. In those
                 // builds, the memory of the tests checks freed tables.
                 debug_assert!(CHECKED || memory.table(pfn).is_zero(), "the table of {span:?} is not empty");
-                self.gather.add_table(pfn, span);
+                self.gather.add_table(pfn, span, level);
             }
         }
     }

@@ -8,7 +8,7 @@
 use crate::common::{Ledger, Memory, tear_down};
 use freehold_pagetable::{
     Aarch64, Access, Flush, Format, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags, Riscv64, Tlb,
-    UnmappedFrame, VirtAddr, hw_walk,
+    UnmappedFrame, VaRange, VirtAddr, hw_walk,
 };
 use std::cell::Cell;
 
@@ -25,7 +25,7 @@ struct Checked<'m, F: Format> {
 impl<F: Format> Tlb for Checked<'_, F> {
     fn flush(&self, what: &Flush) {
         let end = VirtAddr::new(AT.get() + Level::Pmd.span());
-        assert_eq!((what.start, what.end, what.all, what.tables_freed), (AT, end, false, false));
+        assert_eq!(*what, Flush::leaves(VaRange::new(AT, end), Level::Pmd));
         let seen = hw_walk::<F, _>(self.memory, self.tables.root(), AT, Access::READ);
         assert!(seen.is_err(), "the hardware translates through the leaf during its flush");
         let (closed, level) = self.tables.peek(self.memory, AT);

@@ -7,17 +7,19 @@
 
 use crate::common::{Event, Ledger, Memory, NoTlb, Zap};
 use freehold_pagetable::{
-    Flush, Gather, GatherState, Level, NotCached, PageTable, Pfn, Pte, PteFlags, StaleTranslations,
+    Flush, Gather, GatherState, Level, Levels, NotCached, PageTable, Pfn, Pte, PteFlags, StaleTranslations,
     UnmappedFrame, VaRange, VirtAddr, Walked, X86_4,
 };
 
 const PAGE: u64 = 4096;
 const AT: u64 = 0x7000_0000_0000 - (1 << 30);
-const EVERYTHING: Flush =
-    Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
+const EVERYTHING: Flush = Flush::EVERYTHING;
+const PTE: Levels = Levels::of(Level::Pte);
 
+/// A flush of small pages, and of their tables if `tables_freed` is true.
 fn exact(start: u64, end: u64, tables_freed: bool) -> Event {
-    Event::Flush(Flush { start: start.into(), end: end.into(), all: false, tables_freed })
+    let levels = if tables_freed { PTE.union(Levels::of(Level::Pmd)) } else { PTE };
+    Event::Flush(Flush { start: start.into(), end: end.into(), all: false, levels, tables_freed })
 }
 
 fn page(n: u64) -> UnmappedFrame {
@@ -167,7 +169,7 @@ fn c4_overlapping_gathers_flush_everything() {
     let mut second = Gather::<_>::new(&two, &state);
     for (gather, pfn) in [(&mut first, 5), (&mut second, 6)] {
         gather.begin_change();
-        gather.add_changed(range, true);
+        gather.add_changed(range, PTE.union(Levels::of(Level::Pmd)), true);
         gather.add_frame(Pfn::new(pfn), Level::Pte);
     }
     first.finish();
@@ -210,7 +212,7 @@ fn c4_a_gather_that_changed_nothing_flushes_for_a_pending_one() {
     let state = GatherState::new();
     let mut other = Gather::<_>::new(&one, &state);
     other.begin_change();
-    other.add_changed(VaRange::of(AT, AT + PAGE), false);
+    other.add_changed(VaRange::of(AT, AT + PAGE), PTE, false);
     Gather::<_>::new(&two, &state).finish();
     assert_eq!(two.take(), [Event::Flush(EVERYTHING)]);
     other.finish();
@@ -225,7 +227,7 @@ fn an_exclusive_gather_is_not_counted() {
     let state = GatherState::new();
     let mut alone = Gather::<_>::exclusive(&tlb);
     alone.begin_change();
-    alone.add_changed(VaRange::of(AT, AT + PAGE), false);
+    alone.add_changed(VaRange::of(AT, AT + PAGE), PTE, false);
     assert!(!is_pending(&memory, &state));
     alone.finish();
     assert_eq!(tlb.take(), [exact(AT, AT + PAGE, false)]);
@@ -260,7 +262,8 @@ fn large_pages_use_up_the_capacity() {
         gather.make_capacity(512);
         assert_eq!(tlb.take().len(), if n == 3 { 3 } else { 0 }, "a flush and two releases");
         gather.begin_change();
-        gather.add_changed(VaRange::of(AT + n * (2 << 20), AT + (n + 1) * (2 << 20)), false);
+        let span = VaRange::of(AT + n * (2 << 20), AT + (n + 1) * (2 << 20));
+        gather.add_changed(span, Levels::of(Level::Pmd), false);
         gather.add_frame(Pfn::new(n * 512), Level::Pmd);
     }
     gather.finish();

@@ -10,7 +10,7 @@
 
 use crate::common::{Event, Ledger, Memory, NoTlb, tear_down};
 use freehold_pagetable::{
-    ENTRIES, Flush, Gather, GatherState, Level, MarkerKind, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags,
+    ENTRIES, Flush, Gather, GatherState, Level, Levels, MarkerKind, PAGE_SIZE, PageTable, Pfn, Pte, PteFlags,
     PteGuard, PteTable, VaRange, VirtAddr, Visitor, Walked, X86_4,
 };
 use std::ops::ControlFlow;
@@ -51,7 +51,8 @@ fn a_table_is_freed_after_a_flush_with_tables_freed() {
     found(&tables, &memory, 3).lock().install(at(3, 9), page()).unwrap();
     let live = memory.live();
     assert!(reclaim(&tables, &memory, &tlb, &state, 3));
-    let flush = Flush { start: at(3, 0), end: at(4, 0), all: false, tables_freed: true };
+    let levels = Levels::of(Level::Pte).union(Levels::of(Level::Pmd));
+    let flush = Flush { start: at(3, 0), end: at(4, 0), all: false, levels, tables_freed: true };
     let events = tlb.take();
     assert_eq!(events[0], Event::Flush(flush));
     assert!(matches!(&events[1..], [Event::Free(tables)] if tables.len() == 1));

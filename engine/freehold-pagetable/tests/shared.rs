@@ -6,7 +6,7 @@
 
 use crate::common::{Event, Ledger, Memory, tear_down, unmap};
 use freehold_pagetable::{
-    Access, Flush, Format, Gather, Kind, Level, NotCached, PageTable, Pfn, Pte, PteFlags, TableError,
+    Access, Flush, Format, Gather, Kind, Level, Levels, NotCached, PageTable, Pfn, Pte, PteFlags, TableError,
     VaRange, VirtAddr, X86_4, hw_walk,
 };
 
@@ -87,7 +87,8 @@ fn c14_c17_unsharing_flushes_whole_spans_once() {
     gather.finish();
     drop(gather);
     let (start, end) = (VirtAddr::new(0), VirtAddr::new(5 * SPAN));
-    assert_eq!(tlb.take(), [Event::Flush(Flush { start, end, all: false, tables_freed: true })]);
+    let levels = Levels::ALL;
+    assert_eq!(tlb.take(), [Event::Flush(Flush { start, end, all: false, levels, tables_freed: true })]);
     unmap(&b, &memory, &tlb, all());
     // SAFETY: there is one thread, and the space is not used again.
     unsafe { b.destroy(&memory) };

@@ -119,7 +119,7 @@ pub use crate::{
     shortage::{MemoryShortage, ShortageAnswer},
 };
 pub use freehold_pagetable::{
-    Aarch64, Aarch64NoHafdbs, Access, ENTRIES, FaultCode, Flush, Format, Kind, Level, MarkerKind,
+    Aarch64, Aarch64NoHafdbs, Access, ENTRIES, FaultCode, Flush, Format, Kind, Level, Levels, MarkerKind,
     OutOfTables, PAYLOAD_BITS, Pfn, PhysAddr, PkeyRights, PteFlags, Rights, Riscv64, Sv39, Sv48, Sv57, Table,
     TableMemory, TableMeta, Translation, VirtAddr, WalkFault, X86, X86_4, X86_5, hw_walk,
 };

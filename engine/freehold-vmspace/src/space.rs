@@ -177,10 +177,8 @@ impl<P: Platform> VmSpace<P> {
     ///
     /// Nothing is mapped, and the space is not used again.
     pub(crate) unsafe fn end(&mut self) {
-        let everything =
-            Flush { start: VirtAddr::new(0), end: VirtAddr::new(u64::MAX), all: true, tables_freed: true };
         let platform = self.tlb.memory.platform();
-        platform.flush(&self.tlb.mmu, &everything);
+        platform.flush(&self.tlb.mmu, &Flush::EVERYTHING);
         platform.space_ending(&self.tlb.mmu, self.table.root());
         // SAFETY: the caller promises that the space, and so this field, is not used again.
         let table = unsafe { ManuallyDrop::take(&mut self.table) };

@@ -32,14 +32,14 @@ use crate::memory::kernel_root;
 use core::ptr;
 use core::sync::atomic::{Ordering::SeqCst, fence};
 use freehold::platform::{Flush, Pfn};
-use freehold::{PAGE_SHIFT, PAGE_SIZE, VirtAddr};
+use freehold::{PAGE_SHIFT, VirtAddr};
 use freehold_kit::{Load, Processors, ShootCpu, Shootdown, SpaceCpus};
 use x86_64::registers::control::Cr3;
 
 /// The state of the protocol: which CPUs run a space or keep its TLB entries, and pending flushes.
 static TLBS: Shootdown<MAX_CPUS> = Shootdown::new([const { ShootCpu::new() }; MAX_CPUS]);
-/// Maximum number of pages that are flushed one by one. For more pages, the whole context is flushed.
-const ONE_BY_ONE: u64 = 33;
+/// Maximum number of translations that are flushed one by one. For more, the whole context is flushed.
+const ONE_BY_ONE: usize = 33;
 /// Bit of a root's CR3 value: keep the context's TLB entries. The context is in the lowest bits.
 const KEEP: u64 = 1 << 63;
 
@@ -53,12 +53,11 @@ impl Processors for Machine {
 
     fn flush_here(&self, _: usize, root: Pfn, what: &Flush) {
         debug_assert_eq!(current_root(), root.get() << PAGE_SHIFT);
-        let (start, end) = (what.start.get(), what.end.get());
-        if what.all || start >= end || end - start > ONE_BY_ONE * PAGE_SIZE {
+        if what.all || what.visits().len() > ONE_BY_ONE {
             reload();
         } else {
-            // Each `invlpg` also drops the cached upper-level entries.
-            (start..end).step_by(PAGE_SIZE as usize).for_each(forget);
+            // Each `invlpg` drops all of a larger translation, and also the cached upper-level entries.
+            what.visits().for_each(|at| forget(at.get()));
         }
     }
 
@@ -77,7 +76,7 @@ fn current_root() -> u64 {
     Cr3::read_raw().0.start_address().as_u64()
 }
 
-/// Flushes one page. Written in assembly, because the crate `x86_64` would truncate the address to 48 bits.
+/// Flushes one translation. Written in assembly, because the crate `x86_64` would truncate the address to 48 bits.
 fn forget(at: u64) {
     // SAFETY: drops TLB entries, which the CPU reloads from the page tables.
     unsafe { core::arch::asm!("invlpg [{}]", in(reg) at, options(nostack, preserves_flags)) };
@@ -126,11 +125,9 @@ pub fn flush(space: &SpaceCpus, what: &Flush) {
 /// instruction (`invlpg`), and waits for them. A CPU that begins to run such a program later passes a barrier
 /// first, because it switches threads. Flushes a page for this purpose, so that there is only one protocol.
 pub fn barrier(space: &SpaceCpus) {
-    let first = VirtAddr::new(0);
-    let page = Flush { start: first, end: VirtAddr::new(PAGE_SIZE), all: false, tables_freed: false };
     // The thread stays on its CPU during a flush.
     preempt::hold();
-    flush(space, &page);
+    flush(space, &Flush::page(VirtAddr::new(0)));
     preempt::release();
     fence(SeqCst);
 }

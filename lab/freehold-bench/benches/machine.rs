@@ -10,7 +10,7 @@
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Machine, MachineConfig, Mmu};
-use freehold_pagetable::{Access, Flush, Format, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4};
+use freehold_pagetable::{Access, Flush, Format, Level, Levels, Pfn, PteFlags, TableMemory, VirtAddr, X86_4};
 use freehold_sync::Host;
 use freehold_sync::atomic::Ordering::SeqCst;
 use std::hint::black_box;
@@ -78,6 +78,7 @@ fn accesses(c: &mut Criterion) {
             start: VirtAddr::new(start),
             end: VirtAddr::new(start + len),
             all,
+            levels: Levels::of(Level::Pte),
             tables_freed: false,
         };
         c.bench_function(&format!("flush one page, touch it again ({name})"), |b| {

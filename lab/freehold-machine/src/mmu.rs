@@ -93,7 +93,7 @@ impl<F: Format> Mmu<F> {
             let dropped = if what.all {
                 tlb.flush_space(self.tag, what.tables_freed)
             } else {
-                tlb.flush_range(self.tag, what.start.get(), what.end.get(), what.tables_freed)
+                tlb.flush_range::<F>(self.tag, what)
             };
             tlb.counts.entries_flushed += dropped as u64;
             if own == Some(number) {

@@ -13,12 +13,16 @@
 //!
 //! | cache | contents of an entry | dropped by a flush of a range that it overlaps |
 //! | --- | --- | --- |
-//! | leaf, 4 KiB | page -> frame, rights, dirty | always |
-//! | leaf, larger | span -> first frame, rights, dirty | always |
-//! | walk | span -> table that translates it, rights so far | only if the flush says that tables were freed |
-//! | invalid | page that did not translate (only formats with `CACHES_INVALID`) | always |
+//! | leaf, 4 KiB | page -> frame, rights, dirty | if the flush removes its level |
+//! | leaf, larger | span -> first frame, rights, dirty | if the flush removes its level |
+//! | walk | span -> table that translates it, rights so far | only if the flush says that tables were freed, and only from the smallest level of the flush upwards |
+//! | invalid | page that did not translate (only formats with `CACHES_INVALID`) | if the flush removes level 0 |
+//!
+//! Which levels a flush removes depends on the format ([`Removes`]), as on processors: an instruction of Arm
+//! may name the level of the leaf, and instructions of other processors remove the translations that contain
+//! one of the addresses that the flush visits.
 
-use freehold_pagetable::{Access, Format, Level, PAGE_SHIFT, Pfn, Rights, VirtAddr};
+use freehold_pagetable::{Access, Flush, Format, Level, Levels, PAGE_SHIFT, Pfn, Rights, VirtAddr};
 
 /// Number of sets of the cache of 4 KiB leaves.
 const SETS: usize = 64;
@@ -195,6 +199,21 @@ impl Walk {
     /// Returns the first address below the table.
     pub(crate) fn start(&self) -> u64 {
         self.tag.start()
+    }
+}
+
+/// The levels of the entries that a flush of a range removes.
+#[derive(Clone, Copy)]
+struct Removes {
+    leaves: Levels,
+    walks: Levels,
+}
+
+impl Removes {
+    fn by<F: Format>(what: &Flush) -> Self {
+        // The flush visits an address of each entry of these levels.
+        let visited = what.levels.and_above();
+        Removes { leaves: if F::BREAK_BEFORE_MAKE { what.levels } else { visited }, walks: visited }
     }
 }
 
@@ -377,9 +396,12 @@ impl Tlb {
             .map(|(tag, is_leaf)| (tag.start(), tag.level(), is_leaf))
     }
 
-    /// Drops the leaves of `space` that overlap `start..end`, and also the walk entries if `walks` is true.
-    /// Returns the number of entries that it drops.
-    pub(crate) fn flush_range(&mut self, space: SpaceTag, start: u64, end: u64, walks: bool) -> usize {
+    /// Drops the leaves of `space` that overlap the range of `what` and whose level the flush removes, and
+    /// also the walk entries if tables were freed. Returns the number of entries that it drops.
+    // Not inlined, because the loop over all CPUs costs more with this code in it.
+    #[inline(never)]
+    pub(crate) fn flush_range<F: Format>(&mut self, space: SpaceTag, what: &Flush) -> usize {
+        let (start, end) = (what.start.get(), what.end.get());
         if start >= end {
             return 0;
         }
@@ -390,7 +412,10 @@ impl Tlb {
         } else {
             !0
         };
-        self.drop_leaves(sets, covered) + if walks { self.drop_walks(!0, covered) } else { 0 }
+        let removes = Removes::by::<F>(what);
+        let leaf = |tag: Tag| covered(tag) && removes.leaves.contains(tag.level());
+        let walk = |tag: Tag| covered(tag) && removes.walks.contains(tag.level());
+        self.drop_leaves(sets, leaf) + if what.tables_freed { self.drop_walks(!0, walk) } else { 0 }
     }
 
     /// Drops all leaves of `space`, and also its walk entries if `walks` is true.

@@ -3,7 +3,7 @@
 //! tests check both what is dropped and what stays. `tests/tlb.rs` tests TLBs together with CPUs and tables.
 
 use super::*;
-use freehold_pagetable::{PteFlags, X86_5};
+use freehold_pagetable::{Aarch64, PteFlags, X86_5};
 
 const RIGHTS: Rights = Rights { write: true, user: true, exec: true };
 
@@ -16,6 +16,11 @@ fn place(space: usize, address: u64, level: Level) -> Place {
 fn fill(tlb: &mut Tlb, at: Place) {
     let raw = X86_5::leaf(at.level, Pfn::new(0), PteFlags::USER | PteFlags::WRITE | PteFlags::DIRTY);
     tlb.insert::<X86_5>(at, raw, RIGHTS);
+}
+
+/// Returns a flush of the range `start..end`.
+fn flush((start, end): (u64, u64), levels: Levels, tables_freed: bool) -> Flush {
+    Flush { start: VirtAddr::new(start), end: VirtAddr::new(end), all: false, levels, tables_freed }
 }
 
 #[test]
@@ -44,7 +49,8 @@ fn flush_drops_exactly_the_entries_that_overlap_the_range() {
         for end in edges {
             let mut tlb = Tlb::new(0);
             entries.iter().for_each(|at| fill(&mut tlb, *at));
-            let dropped = tlb.flush_range(SpaceTag::new(1), start, end, true);
+            let what = flush((start, end), Levels::ALL, true);
+            let dropped = tlb.flush_range::<X86_5>(SpaceTag::new(1), &what);
             let mut expected = 0;
             for at in &entries {
                 let first = at.address.get();
@@ -62,6 +68,32 @@ fn flush_drops_exactly_the_entries_that_overlap_the_range() {
     }
 }
 
+/// The levels of the entries that stay after a flush of 1 GiB with these levels.
+fn kept<F: Format>(levels: &[Level], tables_freed: bool) -> (Vec<Level>, Vec<Level>) {
+    let mut tlb = Tlb::new(0);
+    for level in [Level::Pte, Level::Pmd, Level::Pud] {
+        fill(&mut tlb, place(1, 0, level));
+        tlb.insert_walk(place(1, 0, level.above()), Pfn::new(1), RIGHTS);
+    }
+    let levels = levels.iter().fold(Levels::NONE, |all, level| all.union(Levels::of(*level)));
+    tlb.flush_range::<F>(SpaceTag::new(1), &flush((0, 1 << 30), levels, tables_freed));
+    let (leaves, walks) =
+        (tlb.leaves().map(|leaf| leaf.tag.level()), tlb.walks().map(|walk| walk.tag.level()));
+    (leaves.collect(), walks.collect())
+}
+
+/// A flush that names a level keeps entries of other levels: on Arm all of them, on x86-64 the smaller ones.
+#[test]
+fn flush_drops_only_the_entries_of_its_levels() {
+    use Level::{P4d, Pmd, Pte, Pud};
+    let walks = || vec![Pmd, Pud, P4d];
+    assert_eq!(kept::<Aarch64>(&[Pmd], false), (vec![Pte, Pud], walks()));
+    assert_eq!(kept::<X86_5>(&[Pmd], false), (vec![Pte], walks()));
+    assert_eq!(kept::<Aarch64>(&[Pte, Pud], false), (vec![Pmd], walks()));
+    assert_eq!(kept::<X86_5>(&[Pte], false), (vec![], walks()));
+    assert_eq!(kept::<X86_5>(&[Pud], true), (vec![Pte, Pmd], vec![Pmd]));
+}
+
 #[test]
 fn walk_lookup_finds_the_lowest_cached_table() {
     let mut tlb = Tlb::new(0);
@@ -72,7 +104,8 @@ fn walk_lookup_finds_the_lowest_cached_table() {
         assert_eq!((found.table, found.level()), (Pfn::new(level as u64), level.below()));
     }
     assert!(tlb.find_walk(SpaceTag::new(2), VirtAddr::new(0x8000)).is_none());
-    assert_eq!(tlb.flush_range(SpaceTag::new(1), 0, 0x1000, false), 0);
+    let leaves = flush((0, 0x1000), Levels::ALL, false);
+    assert_eq!(tlb.flush_range::<X86_5>(SpaceTag::new(1), &leaves), 0);
     assert_eq!(tlb.walks().count(), 4);
     tlb.drop_address(SpaceTag::new(1), VirtAddr::new(0x9000));
     assert_eq!(tlb.walks().count(), 0);

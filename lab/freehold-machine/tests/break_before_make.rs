@@ -9,7 +9,7 @@ use crate::common::run;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Machine, MachineConfig};
 use freehold_pagetable::{
-    Aarch64, Access, Flush, Format, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4,
+    Aarch64, Access, Flush, Format, Level, Pfn, PteFlags, TableMemory, VaRange, VirtAddr, X86_4,
 };
 use freehold_sync::atomic::Ordering::SeqCst;
 
@@ -21,6 +21,8 @@ const OPEN: PteFlags = PteFlags::USER.union(PteFlags::WRITE).union(PteFlags::ACC
 enum FlushAt {
     /// Before the table is written, when the entry is empty.
     Break,
+    /// Before the table is written, but the flush says that small leaves were changed.
+    WrongLevel,
     /// After the table is written.
     End,
     Never,
@@ -50,8 +52,9 @@ fn split<F: Format>(flush: FlushAt) {
         machine.table(small).entry(index).store(part, SeqCst);
     }
     let end = VirtAddr::new(AT + Level::Pmd.span());
-    let what = Flush { start: address, end, all: false, tables_freed: false };
-    if flush == FlushAt::Break {
+    let level = if flush == FlushAt::WrongLevel { Level::Pte } else { Level::Pmd };
+    let what = Flush::leaves(VaRange::new(address, end), level);
+    if matches!(flush, FlushAt::Break | FlushAt::WrongLevel) {
         entry.store(0, SeqCst);
         machine.flush(&mmu, &what);
     }
@@ -66,6 +69,12 @@ fn split<F: Format>(flush: FlushAt) {
 #[should_panic(expected = "holds an entry of another size from 0x400000 on: break-before-make is missing")]
 fn split_without_a_flush_is_detected() {
     run(|| split::<Aarch64>(FlushAt::Never));
+}
+
+#[test]
+#[should_panic(expected = "holds an entry of another size from 0x400000 on: break-before-make is missing")]
+fn split_with_a_flush_of_another_level_is_detected() {
+    run(|| split::<Aarch64>(FlushAt::WrongLevel));
 }
 
 #[test]

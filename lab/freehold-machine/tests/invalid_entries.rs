@@ -4,7 +4,9 @@
 use crate::common::run;
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Machine, MachineConfig};
-use freehold_pagetable::{Access, Flush, Format, Level, Pfn, PteFlags, Sv39, TableMemory, VirtAddr, X86_4};
+use freehold_pagetable::{
+    Access, Flush, Format, Level, Pfn, PteFlags, Sv39, TableMemory, VaRange, VirtAddr, X86_4,
+};
 use freehold_sync::atomic::Ordering::SeqCst;
 
 const AT: u64 = 0x40_0000;
@@ -30,7 +32,7 @@ fn faults_after_mapping<F: Format>(flushes: bool) -> u32 {
     machine.table(table).entry(address.index(Level::Pte)).store(raw, SeqCst);
     if flushes {
         let end = VirtAddr::new(AT + 1);
-        machine.flush(&mmu, &Flush { start: address, end, all: false, tables_freed: false });
+        machine.flush(&mmu, &Flush::leaves(VaRange::new(address, end), Level::Pte));
     }
     let mut faults = 0;
     let resolved = |_: VirtAddr, _: Access| {

@@ -119,9 +119,7 @@ fn load<P: Platform, K: Kernel<P>>(
         }
         if P::Format::CACHES_INVALID {
             // As a kernel does after a fault.
-            let (start, end) = (VirtAddr::new(at), VirtAddr::new(at + PAGE_SIZE));
-            let page = Flush { start, end, all: false, tables_freed: false };
-            space.engine().platform().flush(space.mmu(), &page);
+            space.engine().platform().flush(space.mmu(), &Flush::page(VirtAddr::new(at)));
         }
     }
     Err(Stop::Mistake(alloc::format!(

@@ -8,7 +8,7 @@
 
 use super::Memory;
 use freehold_kit::{CONTEXTS, Load, Processors, ShootCpu, Shootdown, SpaceCpus};
-use freehold_pagetable::{Flush, Pfn, VirtAddr};
+use freehold_pagetable::{Flush, Level, Pfn, VaRange, VirtAddr};
 use freehold_sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use freehold_sync::testing::model;
 use loom::sync::Arc;
@@ -21,7 +21,7 @@ const ROOT: Pfn = Pfn::new(7);
 /// Returns a flush of one page.
 fn page(page: usize) -> Flush {
     let at = |page: usize| VirtAddr::new(page as u64 * 4096);
-    Flush { start: at(page), end: at(page + 1), all: false, tables_freed: false }
+    Flush::leaves(VaRange::new(at(page), at(page + 1)), Level::Pte)
 }
 
 /// Two CPUs, one space of two pages, and the frames of these pages.

@@ -11,7 +11,7 @@
 
 use crate::support::*;
 use freehold::platform::{FramePurpose, FrameRequest};
-use freehold_pagetable::{Access, Flush, TableMemory, VirtAddr};
+use freehold_pagetable::{Access, Flush, Levels, TableMemory, VirtAddr};
 use freehold_sync::{Host, Rank, RawSpin, RcuHead, RwSem, WordLock, atomic::AtomicU32};
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -177,7 +177,10 @@ fn flush_is_allowed_only_under_page_table_locks() {
         let lock = RawSpin::new();
         complaint(|| {
             let _guard = lock.lock::<Machine>(rank);
-            machine.flush(&mmu, &Flush { start: at, end: at, all: true, tables_freed: false });
+            machine.flush(
+                &mmu,
+                &Flush { start: at, end: at, all: true, levels: Levels::ALL, tables_freed: false },
+            );
         })
     };
     assert_eq!(flush(Rank::PageTable), "");

@@ -7,6 +7,7 @@
 #![expect(unsafe_code, reason = "executes instructions of the kernel")]
 
 use core::arch::{asm, global_asm};
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use freehold::platform::{Flush, Pfn};
 use freehold::prelude::*;
 use freehold_kit::asid::set;
@@ -126,8 +127,15 @@ fn firmware(function: u64, arguments: [u64; 3]) -> u64 {
     error
 }
 
+/// True if the CPUs have FEAT_TTL. Both CPUs are alike, and store the same value.
+static HAS_LEVEL_HINT: AtomicBool = AtomicBool::new(false);
+
 /// Prepares this CPU.
 pub fn prepare_cpu(_cpu: usize, _: u64) {
+    let features: u64;
+    // SAFETY: only reads a register, which is 0 on CPUs that do not define it.
+    unsafe { asm!("mrs {}, id_aa64mmfr2_el1", out(reg) features, options(nomem, nostack)) };
+    HAS_LEVEL_HINT.store(features >> 48 & 0xf != 0, Relaxed);
     load_root(no_root(), 0);
     flush_all();
 }
@@ -255,6 +263,16 @@ pub fn leave(_: &Mmu) {
     load_root(no_root(), 0);
 }
 
+/// Returns the field TTL of a flush by address: the granule of 4 KiB and the level of the only translations
+/// that the instruction removes, from 1 for 1 GiB to 3 for 4 KiB. If the levels differ, or if the CPUs do not
+/// know the field, returns 0, and the instruction removes translations of every size.
+fn level_hint(what: &Flush) -> u64 {
+    match what.levels.only() {
+        Some(level) if HAS_LEVEL_HINT.load(Relaxed) => (0b0111 - level as u64) << 44,
+        _ => 0,
+    }
+}
+
 /// Removes translations from the TLBs of all CPUs.
 pub fn flush(mmu: &Mmu, what: &Flush) {
     crate::count(&crate::FLUSHES);
@@ -262,13 +280,19 @@ pub fn flush(mmu: &Mmu, what: &Flush) {
     unsafe { asm!("dsb ishst") };
     // A space that never ran has no translations, but other CPUs may walk its tables.
     let asid = u64::from(ASIDS.to_flush(&mmu.asid).unwrap_or(0)) << 48;
-    if what.all || what.end.get() - what.start.get() > 64 * PAGE_SIZE {
+    if what.all || what.visits().len() > 64 {
         // SAFETY: removing translations is always correct.
         unsafe { asm!("tlbi aside1is, {}", in(reg) asid) };
-    } else {
-        for addr in (what.start.get()..what.end.get()).step_by(PAGE_SIZE as usize) {
+    } else if what.tables_freed {
+        for addr in what.visits() {
             // SAFETY: as above. The instruction also removes cached entries of tables.
-            unsafe { asm!("tlbi vae1is, {}", in(reg) asid | addr / PAGE_SIZE) };
+            unsafe { asm!("tlbi vae1is, {}", in(reg) asid | addr.get() / PAGE_SIZE) };
+        }
+    } else {
+        let operand = asid | level_hint(what);
+        for addr in what.visits() {
+            // SAFETY: as above. The instruction removes translations, and may keep cached entries of tables.
+            unsafe { asm!("tlbi vale1is, {}", in(reg) operand | addr.get() / PAGE_SIZE) };
         }
     }
     // SAFETY: waits until all CPUs have removed the translations.

@@ -208,11 +208,12 @@ impl Processors for Cpus {
 
     fn flush_here(&self, _: usize, _: Pfn, what: &Flush) {
         crate::count(&crate::FLUSHES);
-        if what.all || what.end.get() - what.start.get() > 64 * PAGE_SIZE {
+        if what.all || what.visits().len() > 64 {
             // SAFETY: removing translations is always correct.
             unsafe { asm!("sfence.vma") };
         } else {
-            (what.start.get()..what.end.get()).step_by(PAGE_SIZE as usize).for_each(flush_page);
+            // The instruction removes a translation of any size that contains the address.
+            what.visits().for_each(|addr| flush_page(addr.get()));
         }
     }
 

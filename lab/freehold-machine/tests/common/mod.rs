@@ -10,7 +10,9 @@
 
 use freehold::platform::{FramePurpose, FrameRequest, Platform};
 use freehold_machine::{Cpu, Machine, MachineConfig, Mmu};
-use freehold_pagetable::{Access, Flush, Format, Kind, Level, Pfn, PteFlags, TableMemory, VirtAddr, X86_4};
+use freehold_pagetable::{
+    Access, Flush, Format, Kind, Level, Levels, Pfn, PteFlags, TableMemory, VirtAddr, X86_4,
+};
 use freehold_sync::atomic::Ordering::SeqCst;
 
 #[cfg(shuttle)]
@@ -136,13 +138,13 @@ impl Toy {
     /// Flushes a range from all CPUs, and cached tables too if `tables_freed` is true.
     pub fn flush(&self, start: u64, end: u64, tables_freed: bool) {
         let (start, end) = (VirtAddr::new(start), VirtAddr::new(end));
-        self.machine.flush(&self.mmu, &Flush { start, end, all: false, tables_freed });
+        self.machine.flush(&self.mmu, &Flush { start, end, all: false, levels: Levels::ALL, tables_freed });
     }
 
     /// Flushes the whole address space, and cached tables too if `tables_freed` is true.
     pub fn flush_all(&self, tables_freed: bool) {
         let (start, end) = (VirtAddr::new(0), VirtAddr::new(u64::MAX));
-        self.machine.flush(&self.mmu, &Flush { start, end, all: true, tables_freed });
+        self.machine.flush(&self.mmu, &Flush { start, end, all: true, levels: Levels::ALL, tables_freed });
     }
 
     /// Frees a table without any check or flush.

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::mem::ManuallyDrop;
 use freehold::PAGE_SIZE;
 use freehold::platform::atomic::Ordering::{Acquire, Release};
-use freehold::platform::{ENTRIES, Flush, Format, Level, Pfn, Platform, PteFlags, VirtAddr};
+use freehold::platform::{ENTRIES, Flush, Format, Level, Levels, Pfn, Platform, PteFlags, VirtAddr};
 
 /// The address of the page that the checks map, before another page. The address exists in every format, and
 /// is unusual for memory of a program: a kernel that serves a fault in another space finds nothing there.
@@ -104,7 +104,11 @@ impl<'p, P: Platform> Scene<'p, P> {
 
     pub fn flush(&self, start: u64, pages: u64, all: bool, tables_freed: bool) {
         let end = VirtAddr::new(start + pages * PAGE_SIZE);
-        self.platform.flush(&self.mmu, &Flush { start: VirtAddr::new(start), end, all, tables_freed });
+        // The leaves are pages, and the tables that are replaced are those of pages.
+        let (leaves, tables) = (Levels::of(Level::Pte), Levels::of(Level::Pmd));
+        let levels = if tables_freed { leaves.union(tables) } else { leaves };
+        let what = Flush { start: VirtAddr::new(start), end, all, levels, tables_freed };
+        self.platform.flush(&self.mmu, &what);
     }
 
     /// See [`Shared::sees`].
