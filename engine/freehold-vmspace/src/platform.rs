@@ -109,8 +109,8 @@
 //! functions is additional.
 //!
 //! A new function gets a row in the table of contexts and in `docs/guide/platform.md`. It needs a default, or
-//! a change of every platform: the kernel, the test machine, `examples/embedding`, `lab/size`, and
-//! `tests/support/gate.rs` of `freehold`, which forwards to the test machine.
+//! a change of every platform: the kernel, the test machine, `examples/minimal`, `examples/embedding`,
+//! `lab/size`, and `tests/support/gate.rs` of `freehold`, which forwards to the test machine.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 pub use crate::{
