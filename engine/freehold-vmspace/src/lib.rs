@@ -10,8 +10,8 @@
 //! The crate `freehold` builds address spaces with the behaviour of Linux on this crate. An item is
 //! `#[doc(hidden)]` only if it would be unsound without the rules of `freehold`: the item counts references
 //! and entries, or trusts its caller to keep tables linked. A space is also useful [by itself](VmSpace::map)
-//! to a single owner: `examples/second_stage.rs` uses a space as the memory of a guest. A guest whose memory
-//! is a part of a process follows the process as a [`Listener`] (`docs/guide/devices.md`).
+//! to a single owner: `examples/second_stage` of the repository uses a space as the memory of a guest. A
+//! guest whose memory is a part of a process follows the process as a [`Listener`] (`docs/guide/devices.md`).
 //!
 //! # Files
 //!

@@ -1,6 +1,6 @@
 //! A space by itself, without an address space above it. Its single owner maps, protects and unmaps pages,
 //! and needs no lock. Examples are the second stage of a hypervisor and a kernel's own mappings
-//! (`examples/second_stage.rs`).
+//! (`examples/second_stage` of the repository).
 //!
 //! The methods that change a space take `&mut self`, so the compiler excludes concurrent changes, and this
 //! file may free tables without the locks that `freehold` would hold. When a method returns, its change is
