@@ -1,4 +1,5 @@
-//! A file system: a disk with one file in blocks of a page, and the pager that connects the file with the engine.
+//! A file system: a disk with one file in blocks of a page, and the pager that connects the file with the
+//! engine.
 
 use freehold::file::{IoError, Pager};
 use freehold::platform::Platform;
@@ -52,8 +53,8 @@ impl Disk {
     }
 }
 
-// The engine holds no lock when it calls `read_page`, `write_page` and `discard`, so these functions may sleep,
-// as a disk does. `resized` must not sleep.
+// The engine holds no lock when it calls `read_page`, `write_page` and `discard`, so these functions may
+// sleep, as a disk does. `resized` must not sleep.
 impl<P: Platform> Pager<P> for Disk {
     fn read_page(&self, platform: &P, index: PageIndex, frame: Pfn) -> Result<(), IoError> {
         let mut state = self.state();

@@ -18,7 +18,7 @@ static BOOT: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// The thread that acts as the CPU.
 static TASK: OnceLock<ThreadId> = OnceLock::new();
 
-/// Panics if a second thread calls the engine.
+/// Panics if a second thread calls the engine: its read sections would not delay a grace period.
 fn check_task() {
     let caller = thread::current().id();
     assert_eq!(*TASK.get_or_init(|| caller), caller, "this platform has one task");
@@ -27,6 +27,7 @@ fn check_task() {
 /// Runs the functions whose grace period is over, as the tick of a kernel does. The caller holds no read
 /// section.
 pub fn tick() {
+    check_task();
     RCU.quiescent(0);
     RCU.advance();
 }
@@ -111,11 +112,13 @@ unsafe impl Host for Board {
     }
 
     unsafe fn rcu_defer(head: NonNull<RcuHead>, f: unsafe fn(NonNull<RcuHead>)) {
+        check_task();
         // SAFETY: the caller keeps the contract of `rcu_defer`.
         unsafe { RCU.defer(0, head, f) };
     }
 
     fn rcu_barrier() {
+        check_task();
         RCU.barrier(|| RCU.quiescent(0));
     }
 }

@@ -12,8 +12,8 @@ impl Process {
     /// Returns the frame of an address, for an access by the program.
     ///
     /// Translates an address, as a CPU does: walks the page tables. If the walk finds no translation, the CPU
-    /// raises a page fault, whose handler calls the engine. The CPU then repeats the instruction. The result is
-    /// valid until the next call of the engine.
+    /// raises a page fault, whose handler calls the engine. The CPU then repeats the instruction. The result
+    /// is valid until the next call of the engine.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Tests of the example: the program prints the text of its page, and the platform passes the conformance suite.
-//! Only one test may call the engine, because the platform has one task.
+//! Tests of the example: the program prints the text of its page, and the platform passes the conformance
+//! suite. Only one test may call the engine, because the platform has one task.
 
 use freehold::platform::{X86_4, hw_walk};
 use freehold::prelude::*;
