@@ -16,9 +16,11 @@
 
 use super::{
     batch::{BATCH, Flushes, Homes, home_of},
-    state::policy::{Age, PageKind},
+    state::{
+        policy::{Age, PageKind},
+        stats::Reclaimed,
+    },
     swap_out::{Fate, Swapper},
-    sweep::Reclaimed,
 };
 use crate::{
     Pfn, VirtAddr,

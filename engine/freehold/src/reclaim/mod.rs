@@ -7,16 +7,16 @@
 //! | --- | --- |
 //! | of a file, clean | its entries are removed by the reverse map, and it leaves the cache |
 //! | of a file, dirty | its entries are removed, and a write begins; it goes in a later visit |
-//! | freed lazily (MADV_FREE) and not written since, droppable memory | its entry is removed, and its
-//! contents are lost | | anonymous | its entries become swap entries, and a write to a swap device begins; it
-//! goes when the write ends |
+//! | freed lazily (MADV_FREE) and not written since, droppable | its entry is removed, its contents are lost |
+//! | anonymous | its entries become swap entries, and a write begins; it goes when the write ends |
 //! | anonymous and full of zeroes | its entries become entries of the zero page |
 //! | of shared memory | its entries are removed, its file names a swap slot, and a write begins |
 //! | locked, pinned, secret, of a pool, or a frame of storage | stays |
 //!
 //! A page has no place in a list. Its age is in the record of its frame, and a fault sets it by the store
 //! that sets the page's place, so reclaim costs faults nothing (`frame/age.rs` of `freehold-vmspace`). Tasks
-//! that reclaim at the same time take different chunks of memory, and share one cache line per chunk.
+//! that reclaim at the same time take different chunks of memory, first those of their own CPU
+//! (`state/visits.rs`).
 //!
 //! Reclaim waits for no lock: a page whose locks are taken stays until the next visit. It holds no lock while
 //! a pager works. It may be called where no lock of the engine is held, in particular in
@@ -35,5 +35,8 @@ pub(crate) mod state;
 mod swap_out;
 mod sweep;
 
-pub use state::policy::{Age, PageKind, Policy, Population, ReclaimPolicy, Step, Tested, Verdict};
-pub use sweep::{ReclaimRequest, Reclaimed};
+pub use state::{
+    policy::{Age, PageKind, Policy, Population, ReclaimPolicy, Step, Tested, Verdict},
+    stats::{ReclaimStats, Reclaimed},
+};
+pub use sweep::ReclaimRequest;

@@ -2,7 +2,10 @@
 
 use super::{
     evict::{Evicted, Evictor, GivenUp},
-    state::policy::{Age, PageKind, Population, Step, Tested, Verdict},
+    state::{
+        policy::{Age, PageKind, Population, Step, Tested, Verdict},
+        stats::{ReclaimStats, Reclaimed},
+    },
 };
 use crate::{Pfn, engine::Engine, platform::Platform};
 use core::{fmt, ops::Range};
@@ -85,25 +88,6 @@ impl fmt::Debug for ReclaimRequest<'_> {
     }
 }
 
-/// Result of [`Engine::reclaim`]: numbers of pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Reclaimed {
-    /// Pages whose frames are free now.
-    pub freed: u64,
-    /// Pages whose writes have begun and not ended. Dirty pages of files can be reclaimed when the writes
-    /// have ended. Anonymous pages on their way to a swap device are free then, unless they are needed
-    /// before.
-    pub writing: u64,
-    /// Pages that the policy gave up, and that stay because they are in use: locked, pinned, or without a
-    /// place to go.
-    pub kept: u64,
-    /// Pages that were tested.
-    pub tested: u64,
-    /// Frames that were visited.
-    pub visited: u64,
-}
-
 impl<P: Platform> Engine<P> {
     /// Takes pages away from programs and files until `request.target` pages are free. The engine's
     /// [policy](crate::engine::Config::reclaim) chooses the pages. Pages that are locked (mlock), pinned,
@@ -160,8 +144,26 @@ impl<P: Platform> Engine<P> {
             self.files().reclaim.put_back(rest);
             P::cond_resched();
         }
-        self.files().reclaim.add_evicted(sweep.reclaimed.freed);
+        self.files().reclaim.add_call(&sweep.reclaimed);
         sweep.reclaimed
+    }
+
+    /// Returns the sums of what reclaim has done so far, for statistics. Reads a counter of each CPU, and
+    /// takes no lock.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use freehold::{PAGE_SIZE, file::{Mapping, Zeroes}, reclaim::ReclaimRequest};
+    /// # let engine = freehold_machine::example_engine(1 << 20);
+    /// let file = Mapping::new(&engine, Zeroes, 8 * PAGE_SIZE, false).unwrap();
+    /// file.read_at(0, &mut [0; 8 * PAGE_SIZE as usize]).unwrap();
+    /// engine.reclaim(&ReclaimRequest::pages(5));
+    /// let stats = engine.reclaim_stats();
+    /// assert_eq!((stats.calls, stats.reclaimed.freed), (1, 5));
+    /// ```
+    pub fn reclaim_stats(&self) -> ReclaimStats {
+        self.files().reclaim.stats()
     }
 }
 

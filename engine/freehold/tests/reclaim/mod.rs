@@ -466,6 +466,7 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
     let world = with(ReclaimPolicy::Custom(refaults));
     // The table of evicted pages has one place for several pages, and the places depend on addresses. So an
     // eviction may be forgotten, and the scenario is repeated until none is.
+    let mut all = 0;
     let found = (0..1000).any(|_| {
         let [file, other] = [2, 40].map(|pages| world.file(pages));
         let distances = || std::mem::take(&mut *refaults.0.lock().unwrap());
@@ -477,6 +478,7 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
         file.mapping().fill(PageIndex::new(1)).unwrap();
         other.mapping().fill(PageIndex::new(39)).unwrap();
         let refaulted = distances();
+        all += (new.len() + refaulted.len()) as u64;
         assert_eq!(
             reclaim_all(&world).freed,
             2 - refaulted.len() as u64,
@@ -486,6 +488,7 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
         new.is_empty() && refaulted == [42, 40]
     });
     assert!(found);
+    assert_eq!(world.engine().reclaim_stats().refaulted, [0, 0, all]);
     world.end();
 }
 

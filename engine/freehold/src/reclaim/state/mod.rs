@@ -7,6 +7,7 @@ mod clock;
 mod generations;
 mod ghosts;
 pub(crate) mod policy;
+pub(crate) mod stats;
 mod two_lists;
 mod visits;
 
@@ -23,6 +24,7 @@ use freehold_vmspace::{OldAges, PageIndex};
 use generations::Generations;
 use ghosts::Ghosts;
 use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
+use stats::{ReclaimStats, Reclaimed};
 use two_lists::TwoLists;
 use visits::Visits;
 
@@ -50,6 +52,9 @@ struct CpuPart {
     found: Counts,
     /// Pages of each kind that faults on this CPU have needed again after their eviction.
     refaulted: [AtomicU64; PageKind::COUNT],
+    /// Number of calls on this CPU, and the sums of the numbers of their results.
+    calls: AtomicU64,
+    sums: [AtomicU64; 5],
     /// Pages evicted by this CPU that are not in [`Cycle::evicted`] yet.
     evicted: AtomicU64,
 }
@@ -101,7 +106,13 @@ impl<P: Platform> ReclaimState<P> {
             ReclaimPolicy::Custom(policy) => Chosen::Custom(policy),
         };
         let zeroes = || [(); PageKind::COUNT].map(|()| AtomicU64::new(0));
-        let part = |_| CpuPart { found: zero_counts(), refaulted: zeroes(), evicted: AtomicU64::new(0) };
+        let part = |_| CpuPart {
+            found: zero_counts(),
+            refaulted: zeroes(),
+            calls: AtomicU64::new(0),
+            sums: [(); 5].map(|()| AtomicU64::new(0)),
+            evicted: AtomicU64::new(0),
+        };
         let cycle = Box::try_new(Cycle {
             evicted: AtomicU64::new(0),
             reported: zero_counts(),
@@ -175,6 +186,31 @@ impl<P: Platform> ReclaimState<P> {
                 }
             }
         });
+    }
+
+    /// Counts a call and its result.
+    pub fn add_call(&self, done: &Reclaimed) {
+        self.cpus.with(|part| {
+            // Relaxed: statistics, which only this CPU writes.
+            let add = |word: &AtomicU64, n| word.store(word.load(Relaxed) + n, Relaxed);
+            add(&part.calls, 1);
+            let numbers = [done.freed, done.writing, done.kept, done.tested, done.visited];
+            part.sums.iter().zip(numbers).for_each(|(sum, n)| add(sum, n));
+        });
+        self.add_evicted(done.freed);
+    }
+
+    /// Returns the sums of all CPUs.
+    pub fn stats(&self) -> ReclaimStats {
+        let sum = |of: &dyn Fn(&CpuPart) -> &AtomicU64| {
+            self.cpus.iter().map(|part| of(part).load(Relaxed)).sum::<u64>()
+        };
+        let [freed, writing, kept, tested, visited] = [0, 1, 2, 3, 4].map(|n| sum(&|part| &part.sums[n]));
+        ReclaimStats {
+            calls: sum(&|part| &part.calls),
+            reclaimed: Reclaimed { freed, writing, kept, tested, visited },
+            refaulted: [0, 1, 2].map(|kind| sum(&|part| &part.refaulted[kind])),
+        }
     }
 
     /// Counts evicted pages.
