@@ -55,13 +55,19 @@ struct CpuPart {
     /// Number of calls on this CPU, and the sums of the numbers of their results.
     calls: AtomicU64,
     sums: [AtomicU64; 5],
-    /// Pages evicted by this CPU that are not in [`Cycle::evicted`] yet.
+    /// Pages evicted by this CPU that are not in [`Totals::evicted`] yet.
     evicted: AtomicU64,
+}
+
+/// Adds to a number of the calling CPU, inside [`PerCpu::with`].
+fn add(number: &AtomicU64, more: u64) {
+    // Relaxed: statistics, which only this CPU writes.
+    number.store(number.load(Relaxed) + more, Relaxed);
 }
 
 /// The part of the state that all tasks write that reclaim, on cache lines of its own.
 #[repr(align(64))]
-struct Cycle {
+struct Totals {
     /// Number of pages evicted so far: the clock by which refault distances are measured. Each CPU adds its
     /// pages in units.
     evicted: AtomicU64,
@@ -76,7 +82,7 @@ pub(crate) struct ReclaimState<P: Platform> {
     policy: Chosen,
     cpus: PerCpu<CpuPart, P>,
     /// On the heap, so that the state is small while an engine is made.
-    cycle: Box<Cycle>,
+    totals: Box<Totals>,
     visits: Visits<P>,
     /// The evicted pages of files.
     ghosts: Ghosts,
@@ -113,7 +119,7 @@ impl<P: Platform> ReclaimState<P> {
             sums: [(); 5].map(|()| AtomicU64::new(0)),
             evicted: AtomicU64::new(0),
         };
-        let cycle = Box::try_new(Cycle {
+        let totals = Box::try_new(Totals {
             evicted: AtomicU64::new(0),
             reported: zero_counts(),
             reported_refaults: zeroes(),
@@ -122,7 +128,7 @@ impl<P: Platform> ReclaimState<P> {
         Ok(ReclaimState {
             policy,
             cpus: PerCpu::try_new(part)?,
-            cycle,
+            totals,
             visits: Visits::try_new(memory)?,
             ghosts,
             unit,
@@ -163,15 +169,13 @@ impl<P: Platform> ReclaimState<P> {
         let mut population = Population::default();
         for kind in 0..PageKind::COUNT {
             for age in 0..Age::COUNT {
-                // Relaxed, here and in `add_found`: statistics.
-                let found = |part: &CpuPart| part.found[kind][age].load(Relaxed);
-                let sum = self.cpus.iter().fold(0u64, |sum, part| sum + found(part));
+                let sum = self.sum(|part| &part.found[kind][age]);
                 // Another task may report at the same time, with a larger sum.
-                let before = self.cycle.reported[kind][age].fetch_max(sum, Relaxed);
+                let before = self.totals.reported[kind][age].fetch_max(sum, Relaxed);
                 population.pages[kind][age] = sum.saturating_sub(before);
             }
-            let sum = self.cpus.iter().fold(0u64, |sum, part| sum + part.refaulted[kind].load(Relaxed));
-            let before = self.cycle.reported_refaults[kind].fetch_max(sum, Relaxed);
+            let sum = self.sum(|part| &part.refaulted[kind]);
+            let before = self.totals.reported_refaults[kind].fetch_max(sum, Relaxed);
             population.refaulted[kind] = sum.saturating_sub(before);
         }
         self.policy().swept(&population);
@@ -182,7 +186,7 @@ impl<P: Platform> ReclaimState<P> {
         self.cpus.with(|part| {
             for (counts, pages) in part.found.iter().zip(&population.pages) {
                 for (count, pages) in counts.iter().zip(pages).filter(|(_, pages)| **pages > 0) {
-                    count.store(count.load(Relaxed) + *pages, Relaxed);
+                    add(count, *pages);
                 }
             }
         });
@@ -191,8 +195,6 @@ impl<P: Platform> ReclaimState<P> {
     /// Counts a call and its result.
     pub fn add_call(&self, done: &Reclaimed) {
         self.cpus.with(|part| {
-            // Relaxed: statistics, which only this CPU writes.
-            let add = |word: &AtomicU64, n| word.store(word.load(Relaxed) + n, Relaxed);
             add(&part.calls, 1);
             let numbers = [done.freed, done.writing, done.kept, done.tested, done.visited];
             part.sums.iter().zip(numbers).for_each(|(sum, n)| add(sum, n));
@@ -200,16 +202,19 @@ impl<P: Platform> ReclaimState<P> {
         self.add_evicted(done.freed);
     }
 
+    /// Returns the sum of a number of each CPU.
+    fn sum(&self, of: impl Fn(&CpuPart) -> &AtomicU64) -> u64 {
+        // Relaxed: as in `add`.
+        self.cpus.iter().map(|part| of(part).load(Relaxed)).sum()
+    }
+
     /// Returns the sums of all CPUs.
     pub fn stats(&self) -> ReclaimStats {
-        let sum = |of: &dyn Fn(&CpuPart) -> &AtomicU64| {
-            self.cpus.iter().map(|part| of(part).load(Relaxed)).sum::<u64>()
-        };
-        let [freed, writing, kept, tested, visited] = [0, 1, 2, 3, 4].map(|n| sum(&|part| &part.sums[n]));
+        let [freed, writing, kept, tested, visited] = [0, 1, 2, 3, 4].map(|n| self.sum(|part| &part.sums[n]));
         ReclaimStats {
-            calls: sum(&|part| &part.calls),
+            calls: self.sum(|part| &part.calls),
             reclaimed: Reclaimed { freed, writing, kept, tested, visited },
-            refaulted: [0, 1, 2].map(|kind| sum(&|part| &part.refaulted[kind])),
+            refaulted: [0, 1, 2].map(|kind| self.sum(|part| &part.refaulted[kind])),
         }
     }
 
@@ -223,7 +228,7 @@ impl<P: Platform> ReclaimState<P> {
             unit
         });
         if unit > 0 {
-            self.cycle.evicted.fetch_add(unit, Relaxed);
+            self.totals.evicted.fetch_add(unit, Relaxed);
         }
     }
 
@@ -235,7 +240,7 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Returns the number of pages evicted so far, which a swap device keeps with an evicted page.
     pub fn evicted(&self) -> u64 {
-        self.cycle.evicted.load(Relaxed)
+        self.totals.evicted.load(Relaxed)
     }
 
     /// Returns the age of an anonymous page that was swapped out when `evicted` pages had been evicted, and
@@ -258,13 +263,13 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Records that page `index` of the file with this key is evicted.
     pub fn add_ghost(&self, file: usize, index: PageIndex) {
-        self.ghosts.insert(file, index.get(), self.cycle.evicted.load(Relaxed));
+        self.ghosts.insert(file, index.get(), self.totals.evicted.load(Relaxed));
     }
 
     /// Returns the age of a page that enters the cache of the file with this key again. Returns `None` if no
     /// eviction of the page is known.
     pub fn refaulted(&self, file: usize, index: PageIndex) -> Option<Age> {
-        let evicted = self.cycle.evicted.load(Relaxed);
+        let evicted = self.totals.evicted.load(Relaxed);
         if evicted == 0 {
             return None;
         }
@@ -274,10 +279,7 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Counts a refault of a page. Returns the age of the page.
     fn age_of_refault(&self, kind: PageKind, distance: u64) -> Age {
-        self.cpus.with(|part| {
-            let count = &part.refaulted[kind as usize];
-            count.store(count.load(Relaxed) + 1, Relaxed);
-        });
+        self.cpus.with(|part| add(&part.refaulted[kind as usize], 1));
         self.policy().refaulted(kind, distance)
     }
 }
