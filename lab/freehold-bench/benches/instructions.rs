@@ -23,6 +23,7 @@ use freehold_machine::{Machine, Process};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::hint::black_box;
+use std::ops::Range;
 use std::process::{Command, ExitCode, Stdio};
 
 /// Number of counted operations. A figure is the mean of these operations.
@@ -304,28 +305,32 @@ fn exit(areas: u64) {
     std::mem::forget(space);
 }
 
+/// Touches pages of an area.
+fn touch(process: &Process, at: u64, pages: Range<u64>) {
+    for n in pages {
+        process.space().handle_fault(at + n * PAGE, Access::WRITE).expect("room");
+    }
+}
+
+/// Maps an area of [`PAGES`] pages after a warm-up, so that every frame and table has been used once.
+fn warm_area(space: &Space) -> u64 {
+    let map = || space.map(PAGES * PAGE);
+    let warm = map();
+    touch(space.process(), warm, 0..PAGES);
+    space.process().munmap(warm, PAGES * PAGE).expect("mapped");
+    map()
+}
+
 /// Performs an operation of [`BY_PAGE`].
 fn by_page(operation: &str) {
     let space = Space::new(1 << 30, Locking::default());
-    let process = space.process();
-    let map = || space.map(PAGES * PAGE);
-    let touch = |at| {
-        for n in 0..PAGES {
-            process.space().handle_fault(at + n * PAGE, Access::WRITE).expect("room");
-        }
-    };
-    let unmap = |at| process.munmap(at, PAGES * PAGE).expect("mapped");
-    // A warm-up, so that every frame and table has been used once.
-    let warm = map();
-    touch(warm);
-    unmap(warm);
-    let at = map();
+    let (process, at) = (space.process(), warm_area(&space));
     if operation != "fault-per-page" {
-        touch(at);
+        touch(process, at, 0..PAGES);
     }
     match operation {
-        "fault-per-page" => measured(&mut || touch(at)),
-        "zap-per-page" => measured(&mut || unmap(at)),
+        "fault-per-page" => measured(&mut || touch(process, at, 0..PAGES)),
+        "zap-per-page" => measured(&mut || process.munmap(at, PAGES * PAGE).expect("mapped")),
         // The child is not dropped, because its end must not be counted.
         "fork-per-page" => measured(&mut || std::mem::forget(fork(process))),
         _ => measured(&mut || process.mprotect(at, PAGES * PAGE, Prot::READ).expect("mapped")),
@@ -336,27 +341,19 @@ fn by_page(operation: &str) {
 /// Measures faults between walks that age all pages of the space, or the last of the walks.
 fn aging(operation: &str) {
     let space = Space::aging(1 << 30);
-    let process = space.process();
-    let touch = |at, pages: std::ops::Range<u64>| {
-        for n in pages {
-            process.space().handle_fault(at + n * PAGE, Access::WRITE).expect("room");
-        }
-    };
-    let warm = space.map(PAGES * PAGE);
-    touch(warm, 0..PAGES);
-    process.munmap(warm, PAGES * PAGE).expect("mapped");
-    let at = space.map(PAGES * PAGE);
+    let (process, at) = (space.process(), warm_area(&space));
     process.note_ran();
     for first in (0..PAGES).step_by(AGED as usize) {
+        let mut faults = || touch(process, at, first..first + AGED);
         match operation {
-            "fault-among-walks" => measured(&mut || touch(at, first..first + AGED)),
-            _ => touch(at, first..first + AGED),
+            "fault-among-walks" => measured(&mut faults),
+            _ => faults(),
         }
         process.age_pages(0, u64::MAX);
         process.note_ran();
     }
     if operation == "aging-per-page" {
-        touch(at, 0..PAGES);
+        touch(process, at, 0..PAGES);
         measured(&mut || _ = process.age_pages(0, u64::MAX));
     }
     std::mem::forget(space);
