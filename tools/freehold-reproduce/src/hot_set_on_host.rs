@@ -1,9 +1,8 @@
 //! The load with a hot set on the host, in a memory group with less memory: [`hot_set_on_host`].
 
 use crate::host::{Area, faults};
-use crate::zipf::{Draws, ROUNDS, SAMPLES};
+use crate::zipf::{self, Draw, Pages};
 use std::io;
-use std::time::{Duration, Instant};
 
 /// Bytes of a page.
 const PAGE: u64 = 4096;
@@ -17,6 +16,25 @@ pub struct HostHotSet {
     pub faults: f64,
     /// Faults that read a page from the swap device, per access.
     pub reads: f64,
+}
+
+impl Pages for Area {
+    type Error = io::Error;
+
+    fn access(&mut self, draw: &Draw) -> io::Result<()> {
+        Area::access(self, draw.page, draw.stores.then_some(draw.page + 1));
+        Ok(())
+    }
+
+    fn count_present(&mut self, pages: impl Iterator<Item = u64>) -> io::Result<u64> {
+        let present = self.present()?;
+        Ok(pages.filter(|page| present[*page as usize]).count() as u64)
+    }
+
+    fn faults(&self) -> u64 {
+        let (major, minor) = faults();
+        major + minor
+    }
 }
 
 /// Performs the load of the experiment `reclaim` with the hot set on the host, with 1.5 times `bytes` bytes
@@ -33,31 +51,8 @@ pub struct HostHotSet {
 pub fn hot_set_on_host(bytes: u64) -> io::Result<HostHotSet> {
     assert!(bytes.is_power_of_two() && bytes >= 1 << 16, "{bytes} bytes");
     let pages = bytes / PAGE / 2 * 3;
-    let area = Area::apart(pages * PAGE)?;
-    (0..pages).for_each(|page| area.access(page, Some(page + 1)));
-    let (mut draws, accesses) = (Draws::new(pages), ROUNDS * pages);
-    let (mut looked, mut kept, mut all, mut started) = (0, 0, (0, 0), Instant::now());
-    let mut took = Duration::ZERO;
-    for n in 0..accesses {
-        if n >= accesses / 2 && n % (accesses / 2 / SAMPLES) == 0 {
-            if n > accesses / 2 {
-                took += started.elapsed();
-            } else {
-                all = faults();
-            }
-            let present = area.present()?;
-            looked += draws.hot_pages().len();
-            kept += draws.hot_pages().filter(|page| present[*page as usize]).count();
-            started = Instant::now();
-        }
-        let draw = draws.next();
-        area.access(draw.page, draw.stores.then_some(draw.page + 1));
-    }
-    took += started.elapsed();
-    let (major, minor) = faults();
-    Ok(HostHotSet {
-        hot: kept as f64 / looked as f64,
-        faults: (major + minor - all.0 - all.1) as f64 / took.as_secs_f64(),
-        reads: (major - all.0) as f64 / (accesses / 2) as f64,
-    })
+    let (mut area, mut before) = (Area::apart(pages * PAGE)?, 0);
+    let found = zipf::run(&mut area, pages, |_| before = faults().0)?;
+    let reads = (faults().0 - before) as f64 / found.accesses as f64;
+    Ok(HostHotSet { hot: found.hot, faults: found.faults, reads })
 }

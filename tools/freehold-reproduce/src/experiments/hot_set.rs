@@ -6,9 +6,8 @@
 //! is the load of a turn. `hot_set_on_host.rs` has the same load for the host.
 
 use super::reclaim::keep_free;
-use crate::executor::Instant;
-use crate::load::{ANON, PAGE, RW, since};
-use crate::zipf::{Draws, ROUNDS, SAMPLES};
+use crate::load::{ANON, PAGE, RW};
+use crate::zipf::{self, Draw, Pages};
 use freehold::{
     VirtAddr,
     engine::{Config, Engine},
@@ -17,7 +16,7 @@ use freehold::{
     reclaim::ReclaimRequest,
     space::{Locking, SpaceConfig},
 };
-use freehold_machine::{Cpu, DefaultFormat, Machine, MachineConfig, MemorySwap, Process};
+use freehold_machine::{Cpu, DefaultFormat, Machine, MachineConfig, MemorySwap, MemorySwapStats, Process};
 use std::sync::Arc;
 
 /// Number of pages that an operation without a frame takes away.
@@ -40,31 +39,54 @@ pub(super) struct Kept {
 /// A program with one thread.
 struct Program<'m> {
     machine: &'m Machine,
+    engine: &'m Engine<Machine>,
     process: Process,
     cpu: Cpu<DefaultFormat>,
+    device: MemorySwap,
     at: u64,
+    /// Number of frames of the machine.
+    frames: u64,
     /// Number of faults.
     faults: u64,
+    /// Number of pages that the device has read.
+    reads: u64,
+    /// Number of accesses to hot pages, and of those during which the device has read a page.
+    hot: u64,
+    missed: u64,
 }
 
-impl Program<'_> {
-    /// Loads a word of a page, or stores one.
-    fn access(&mut self, page: u64, stores: bool) -> Result<(), FaultError> {
-        let (space, faults) = (self.process.space(), &mut self.faults);
+impl Pages for Program<'_> {
+    type Error = FaultError;
+
+    fn access(&mut self, draw: &Draw) -> Result<(), FaultError> {
+        let (space, mut faults) = (self.process.space(), 0);
         let fault = |at: VirtAddr, access: Access| {
-            *faults += 1;
+            faults += 1;
             space.handle_fault(at.get(), access).map(drop)
         };
-        let address = self.at + page * PAGE;
-        match stores {
-            true => self.cpu.store(space.mmu(), address, page + 1, fault),
-            false => self.cpu.load::<u64, _>(space.mmu(), address, fault).map(drop),
+        let address = self.at + draw.page * PAGE;
+        match draw.stores {
+            true => self.cpu.store(space.mmu(), address, draw.page + 1, fault)?,
+            false => _ = self.cpu.load::<u64, _>(space.mmu(), address, fault)?,
         }
+        self.hot += u64::from(draw.is_hot);
+        if faults > 0 {
+            self.faults += faults;
+            let reads = self.device.stats().pages_read;
+            self.missed += u64::from(draw.is_hot && reads > self.reads);
+            self.reads = reads;
+            // Takes pages away if few frames are free, as a kernel's thread does.
+            self.cpu.call(|| keep_free(self.machine, self.engine, self.frames));
+        }
+        Ok(())
     }
 
-    /// Takes pages away if few frames are free, as a kernel's thread does.
-    fn keep_free(&mut self, engine: &Engine<Machine>, frames: u64) {
-        self.cpu.call(|| keep_free(self.machine, engine, frames));
+    fn count_present(&mut self, pages: impl Iterator<Item = u64>) -> Result<u64, FaultError> {
+        Ok(pages.filter(|page| self.process.frame_at(self.at + page * PAGE).is_some()).count() as u64)
+    }
+
+    fn faults(&self) -> u64 {
+        self.faults
     }
 }
 
@@ -87,50 +109,31 @@ pub(super) fn kept(config: Config, bytes: u64, locking: Locking) -> anyhow::Resu
     })));
     let mut cpu = machine.cpu(0);
     cpu.run(process.mmu());
-    let mut program = Program { machine: &machine, process, cpu, at, faults: 0 };
-    for page in 0..pages {
-        program.access(page, true)?;
-        program.keep_free(&engine, frames);
-    }
-    let mut draws = Draws::new(pages);
-    let (accesses, before) = (ROUNDS * pages, device.stats());
-    let (mut hot, mut missed, mut looked, mut kept) = (0, 0, 0, 0);
-    let (mut faults, mut took, mut started) = (0, 0.0, Instant::now());
-    for n in 0..accesses {
-        let sampled = n >= accesses / 2 && n % (accesses / 2 / SAMPLES) == 0;
-        if sampled {
-            if n > accesses / 2 {
-                took += since(started);
-            } else {
-                faults = program.faults;
-            }
-            looked += draws.hot_pages().len() as u64;
-            let is_kept = |page: &u64| program.process.frame_at(at + page * PAGE).is_some();
-            kept += draws.hot_pages().filter(is_kept).count() as u64;
-            started = Instant::now();
-        }
-        let (draw, had) = (draws.next(), program.faults);
-        let reads = if draw.is_hot { device.stats().pages_read } else { 0 };
-        program.access(draw.page, draw.stores)?;
-        if program.faults > had {
-            program.keep_free(&engine, frames);
-        }
-        if draw.is_hot {
-            hot += 1;
-            missed += u64::from(device.stats().pages_read > reads);
-        }
-    }
-    took += since(started);
-    let (after, faults) = (device.stats(), program.faults - faults);
+    let mut program = Program {
+        machine: &machine,
+        engine: &engine,
+        process,
+        cpu,
+        device: device.clone(),
+        at,
+        frames,
+        faults: 0,
+        reads: 0,
+        hot: 0,
+        missed: 0,
+    };
+    let mut before = MemorySwapStats::default();
+    let found = zipf::run(&mut program, pages, |program| before = program.device.stats())?;
+    let (after, hot, missed) = (device.stats(), program.hot, program.missed);
     machine.set_memory_short(None);
     drop(program);
     engine.swap_off(id, || None)?;
-    let per_access = |pages: u64| pages as f64 / accesses as f64;
+    let per_access = |pages: u64| pages as f64 / found.accesses as f64;
     Ok(Kept {
-        hot: kept as f64 / looked as f64,
+        hot: found.hot,
         hot_misses: missed as f64 / hot as f64,
         swap_ins: per_access(after.pages_read - before.pages_read),
         written: per_access(after.pages_written - before.pages_written),
-        faults: faults as f64 / took * 1e9,
+        faults: found.faults,
     })
 }
