@@ -120,23 +120,31 @@ fn mark_is_found_in_a_tree_that_grows() {
     });
 }
 
-/// A fault makes an entry writable in a table that is new, while a write of the page begins.
+/// Makes an entry writable in a table that is new, and then calls `look`, while a write of the page begins.
+/// The page is marked before. Returns the file, whether the write found the table, and the result of `look`.
+fn begin_beside_fault<R: Send + 'static>(
+    look: impl FnOnce(&File) -> R + Send + 'static,
+) -> (Arc<File>, bool, R) {
+    let file = File::new(&[0]);
+    let table = Arc::new(AtomicU64::new(0));
+    file.mark(0);
+    let fault = {
+        let (file, table) = (file.clone(), table.clone());
+        thread::spawn(move || {
+            table.store(1, Release);
+            look(&file)
+        })
+    };
+    assert_eq!(file.begin(), Some(1));
+    let cleaned = table.load(Acquire) == 1;
+    (file, cleaned, fault.join().unwrap())
+}
+
+/// A fault makes an entry writable and marks the page, while a write of the page begins.
 #[test]
 fn fault_sees_the_cleared_mark_or_write_back_sees_the_table() {
     model(|| {
-        let file = File::new(&[0]);
-        let table = Arc::new(AtomicU64::new(0));
-        file.mark(0);
-        let fault = {
-            let (file, table) = (file.clone(), table.clone());
-            thread::spawn(move || {
-                table.store(1, Release);
-                file.mark(0);
-            })
-        };
-        assert_eq!(file.begin(), Some(1));
-        let cleaned = table.load(Acquire) == 1;
-        fault.join().unwrap();
+        let (file, cleaned, ()) = begin_beside_fault(|file| file.mark(0));
         assert!(cleaned || file.marks_of(0).0, "the entry stays writable, and the page is not marked");
     });
 }
@@ -146,19 +154,8 @@ fn fault_sees_the_cleared_mark_or_write_back_sees_the_table() {
 #[test]
 fn fault_finds_the_permission_ended_or_write_back_sees_the_table() {
     model(|| {
-        let file = File::new(&[0]);
-        let table = Arc::new(AtomicU64::new(0));
-        file.mark(0);
-        let fault = {
-            let (file, table) = (file.clone(), table.clone());
-            thread::spawn(move || {
-                table.store(1, Release);
-                file.tree.is_dirty_at_fault(Stay::locked(&Alone), PageIndex::new(0))
-            })
-        };
-        assert_eq!(file.begin(), Some(1));
-        let cleaned = table.load(Acquire) == 1;
-        let is_permitted = fault.join().unwrap();
+        let look = |file: &File| file.tree.is_dirty_at_fault(Stay::locked(&Alone), PageIndex::new(0));
+        let (_, cleaned, is_permitted) = begin_beside_fault(look);
         assert!(cleaned || !is_permitted, "the entry becomes writable after its permission has ended");
     });
 }
