@@ -54,7 +54,7 @@ pub(super) enum Evicted {
 pub(super) struct GivenUp {
     pub pfn: Pfn,
     pub kind: PageKind,
-    /// The age of the page when the policy gave it up.
+    /// The age with which the page goes.
     pub age: Age,
 }
 
@@ -207,6 +207,7 @@ impl<'e, P: Platform> Evictor<'e, P> {
                     reclaimed.writing += mapping.start_writes(PageRange::one(index));
                     stays(page, Evicted::Writing);
                 } else {
+                    self.engine.files().reclaim.add_ghost(mapping.key(), index, page.age);
                     clean.push((mapping, index));
                 }
             }
@@ -270,6 +271,8 @@ impl<P: Platform> Engine<P> {
     pub(crate) fn evict_unmapped(&self, mapping: &Counted<Mapping<P>>, pages: PageRange) -> Reclaimed {
         let mut reclaimed = Reclaimed::default();
         if mapping.has_store() {
+            let state = &self.files().reclaim;
+            pages.into_iter().for_each(|index| state.add_ghost(mapping.key(), index, Age::NEW));
             drop_run(mapping, pages, &mut reclaimed);
             if reclaimed.kept > 0 {
                 reclaimed.writing = mapping.start_writes(pages);
@@ -367,8 +370,6 @@ fn drop_pages<P: Platform>(clean: &mut [Unmapped<P>], reclaimed: &mut Reclaimed)
 
 /// Drops a run of clean, unmapped pages from the cache of their file.
 fn drop_run<P: Platform>(mapping: &Mapping<P>, pages: PageRange, reclaimed: &mut Reclaimed) {
-    let state = &mapping.files().reclaim;
-    pages.into_iter().for_each(|index| state.add_ghost(mapping.key(), index));
     let dropped = mapping.drop_clean(pages);
     reclaimed.freed += dropped;
     reclaimed.kept += pages.len().get() - dropped;

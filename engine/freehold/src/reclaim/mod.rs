@@ -36,7 +36,7 @@ mod swap_out;
 mod sweep;
 
 pub use state::{
-    policy::{Age, PageKind, Policy, Population, ReclaimPolicy, Step, Tested, Verdict},
+    policy::{Accessed, Age, PageKind, PagesByAge, Policy, Population, ReclaimPolicy, Step, Tested, Verdict},
     stats::{ReclaimStats, Reclaimed},
 };
 pub use sweep::ReclaimRequest;

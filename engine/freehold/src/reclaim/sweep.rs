@@ -3,7 +3,7 @@
 use super::{
     evict::{Evicted, Evictor, GivenUp},
     state::{
-        policy::{Age, PageKind, Population, Step, Tested, Verdict},
+        policy::{Accessed, Age, PageKind, PagesByAge, Population, Step, Tested, Verdict},
         stats::{ReclaimStats, Reclaimed},
     },
 };
@@ -223,7 +223,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
             }
             self.last_found = self.reclaimed.visited;
             if let Some(age) = self.page(pfn, kind, glance) {
-                count(&mut self.found, kind, age);
+                *number(&mut self.found.pages, kind, age) += 1;
             }
         }
         self.finish_batch();
@@ -256,12 +256,22 @@ impl<P: Platform> Sweep<'_, '_, P> {
         self.tested.pages[kind as usize] += 1;
         self.reclaimed.tested += 1;
         self.last_test = self.reclaimed.visited;
-        // A page whose locks are taken counts as accessed.
-        let accessed =
-            self.engine.was_accessed(pfn, |vm, around| self.look_around(vm, around)).unwrap_or(true);
-        match state.policy().tested(kind, age, accessed) {
+        match state.policy().tested(kind, age, self.test(pfn)) {
             Verdict::Keep(new) => Some(set_age(self.engine, pfn, new)),
-            Verdict::Evict => self.evict(GivenUp { pfn, kind, age }),
+            Verdict::Evict(age) => self.evict(GivenUp { pfn, kind, age }),
+        }
+    }
+
+    /// Tests whether the page was accessed since its last test.
+    fn test(&self, pfn: Pfn) -> Accessed {
+        let entries = self.engine.referenced_around(pfn, |vm, around| self.look_around(vm, around));
+        // A page whose locks are taken counts as accessed.
+        let Ok(entries) = entries else { return Accessed::ByEntry };
+        let is_marked = self.engine.platform().frame(pfn).take_mark();
+        match (entries, is_marked) {
+            (0, false) => Accessed::No,
+            (0, true) => Accessed::ByCall,
+            _ => Accessed::ByEntry,
         }
     }
 
@@ -279,7 +289,10 @@ impl<P: Platform> Sweep<'_, '_, P> {
             self.finish_batch();
         }
         match self.evictor.evict(page, &mut self.reclaimed) {
-            Evicted::Gone | Evicted::Collected => None,
+            Evicted::Gone | Evicted::Collected => {
+                *number(&mut self.found.evicted, page.kind, page.age) += 1;
+                None
+            }
             stayed => Some(settle(self.engine, page, stayed)),
         }
     }
@@ -288,22 +301,26 @@ impl<P: Platform> Sweep<'_, '_, P> {
     fn finish_batch(&mut self) {
         let (engine, found) = (self.engine, &mut self.found);
         self.evictor.finish_batch(&mut self.reclaimed, |page, stayed| {
-            count(found, page.kind, settle(engine, page, stayed));
+            // Counted when the page was collected, in the same chunk.
+            *number(&mut found.evicted, page.kind, page.age) -= 1;
+            *number(&mut found.pages, page.kind, settle(engine, page, stayed)) += 1;
         });
     }
 }
 
-/// Counts a page that stays.
-fn count(found: &mut Population, kind: PageKind, age: Age) {
-    found.pages[kind as usize][usize::from(age.number())] += 1;
+/// Returns the number of pages with this kind and age.
+fn number(pages: &mut PagesByAge, kind: PageKind, age: Age) -> &mut u64 {
+    &mut pages[kind as usize][usize::from(age.number())]
 }
 
 /// Gives a page that could not go an age. Returns the age.
 fn settle<P: Platform>(engine: &Engine<P>, page: GivenUp, stayed: Evicted) -> Age {
-    if stayed != Evicted::Kept {
-        return page.age;
-    }
-    set_age(engine, page.pfn, engine.files().reclaim.policy().kept(page.kind, page.age))
+    let policy = engine.files().reclaim.policy();
+    let age = match stayed {
+        Evicted::Writing => policy.old(page.kind),
+        _ => policy.kept(page.kind, page.age),
+    };
+    set_age(engine, page.pfn, age)
 }
 
 /// Sets the age of the page in a frame. Returns the age. Reads the record again, because the test of a page

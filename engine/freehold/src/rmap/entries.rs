@@ -146,7 +146,7 @@ impl<P: Platform> Engine<P> {
     /// Returns the same number as [`referenced`](Self::referenced). Calls `around` for each entry that was
     /// used, with the addresses of its neighbours: those of up to 64 entries of the same table and VMA. The
     /// table stays linked during the call.
-    fn referenced_around(
+    pub(crate) fn referenced_around(
         &self,
         pfn: Pfn,
         around: impl FnMut(&VmSpace<P>, UserRange),
@@ -163,18 +163,6 @@ impl<P: Platform> Engine<P> {
             AnyRmapRoot::File(home) => count_accessed(home, index, pfn, around),
         };
         count.ok_or(PageError::Contended)
-    }
-
-    /// Returns true if the page in `pfn` was used since the last call: an entry was used, or a call has read
-    /// or written the page through the cache. Returns `None` if the rmap lock is taken, or if the frame holds
-    /// no page. Calls `around` with the neighbours of each entry that was used, if they are in the same VMA.
-    ///
-    /// # Locks
-    ///
-    /// The locks of [`referenced`](Self::referenced).
-    pub(crate) fn was_accessed(&self, pfn: Pfn, around: impl FnMut(&VmSpace<P>, UserRange)) -> Option<bool> {
-        let entries = self.referenced_around(pfn, around).ok()?;
-        Some(self.platform().frame(pfn).take_mark() || entries > 0)
     }
 
     /// Calls `f` for every place of the page of a file in `pfn`. Returns the number of calls that returned

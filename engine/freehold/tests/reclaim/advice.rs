@@ -91,7 +91,7 @@ fn pageout_counts_as_an_eviction_and_writes_dirty_pages() {
     process.madvise(at, 4 * PAGE, Advice::PageOut).unwrap();
     assert_eq!(cached(&file), [0u64; 0], "written by the first call");
     file.mapping().fill(PageIndex::new(2)).unwrap();
-    assert_eq!(*refaults.0.lock().unwrap(), [4], "evictions since that of the page");
+    assert_eq!(*refaults.refaults.lock().unwrap(), [(0, 4)], "no age, and evictions since that of the page");
     drop((file, process, cpu));
     world.end();
 }

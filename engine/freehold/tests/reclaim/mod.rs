@@ -17,13 +17,17 @@ use freehold::{
     fault::Access,
     file::Zeroes,
     reclaim::{
-        Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested, Verdict,
+        Accessed, Age, PageKind, Policy, Population, ReclaimPolicy, ReclaimRequest, Reclaimed, Step, Tested,
+        Verdict,
     },
     remote::PinFlags,
     space::{Listener, Refused},
 };
 use freehold_machine::MemorySwap;
-use std::sync::{Arc, Mutex};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 const POLICIES: [ReclaimPolicy; 3] =
     [ReclaimPolicy::Clock, ReclaimPolicy::TwoLists, ReclaimPolicy::Generations];
@@ -383,9 +387,9 @@ impl Policy for Recorder {
         }
     }
 
-    fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict {
-        assert!(!accessed);
-        if kind == PageKind::File { Verdict::Evict } else { Verdict::Keep(age) }
+    fn tested(&self, kind: PageKind, age: Age, accessed: Accessed) -> Verdict {
+        assert_eq!(accessed, Accessed::No);
+        if kind == PageKind::File { Verdict::Evict(age) } else { Verdict::Keep(age) }
     }
 
     fn swept(&self, population: &Population) {
@@ -440,28 +444,41 @@ fn file_that_ends_during_reclaim_is_freed() {
     });
 }
 
-/// A policy that evicts every page of a file, and records refaults.
+/// A policy that evicts every page of a file with age 7, and records refaults.
 #[derive(Debug, Default)]
-struct Refaults(Mutex<Vec<u64>>);
+struct Refaults {
+    /// The age and the distance of each refault.
+    refaults: Mutex<Vec<(u8, u64)>>,
+    /// The number of evicted pages, from the reports.
+    evicted: AtomicU64,
+}
 
 impl Policy for Refaults {
     fn step(&self, _: PageKind, age: Age, _: &Tested) -> Step {
         if age == Age::new(9) { Step::Skip } else { Step::Test }
     }
 
-    fn tested(&self, _: PageKind, _: Age, _: bool) -> Verdict {
-        Verdict::Evict
+    fn tested(&self, _: PageKind, _: Age, _: Accessed) -> Verdict {
+        Verdict::Evict(Age::new(7))
     }
 
-    fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
+    fn refaulted(&self, kind: PageKind, age: Age, distance: u64) -> Age {
         assert_eq!(kind, PageKind::File);
-        self.0.lock().unwrap().push(distance);
+        self.refaults.lock().unwrap().push((age.number(), distance));
         Age::new(9)
+    }
+
+    fn swept(&self, population: &Population) {
+        let evicted = population.evicted[PageKind::File as usize];
+        assert_eq!(evicted.iter().sum::<u64>(), evicted[7]);
+        self.evicted.fetch_add(evicted[7], Relaxed);
+        let refaulted = population.refaulted[PageKind::File as usize];
+        assert_eq!(refaulted.iter().sum::<u64>(), refaulted[7]);
     }
 }
 
 #[test]
-fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
+fn refaults_have_the_age_and_distance_of_their_eviction_and_a_new_age() {
     let refaults: &'static Refaults = Box::leak(Box::default());
     let world = with(ReclaimPolicy::Custom(refaults));
     // The table of evicted pages has one place for several pages, and the places depend on addresses. So an
@@ -469,15 +486,15 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
     let mut all = 0;
     let found = (0..1000).any(|_| {
         let [file, other] = [2, 40].map(|pages| world.file(pages));
-        let distances = || std::mem::take(&mut *refaults.0.lock().unwrap());
+        let found = || std::mem::take(&mut *refaults.refaults.lock().unwrap());
         fill_cache(&file);
         assert_eq!(reclaim_all(&world).freed, 2);
         fill_cache(&other);
-        let new = distances();
+        let new = found();
         assert_eq!(reclaim_all(&world).freed, 40 - new.len() as u64);
         file.mapping().fill(PageIndex::new(1)).unwrap();
         other.mapping().fill(PageIndex::new(39)).unwrap();
-        let refaulted = distances();
+        let refaulted = found();
         all += (new.len() + refaulted.len()) as u64;
         assert_eq!(
             reclaim_all(&world).freed,
@@ -485,10 +502,48 @@ fn refaults_have_the_distance_of_their_eviction_and_an_age_of_their_own() {
             "the age of a refault keeps a page"
         );
         // Evictions since the call that evicted the page.
-        new.is_empty() && refaulted == [42, 40]
+        new.is_empty() && refaulted == [(7, 42), (7, 40)]
     });
     assert!(found);
     assert_eq!(world.engine().reclaim_stats().refaulted, [0, 0, all]);
+    let freed = world.engine().reclaim_stats().reclaimed.freed;
+    // A report covers the visit before it, and all pages were evicted in visits that have ended by then.
+    (0..2).for_each(|_| _ = reclaim_all(&world));
+    assert_eq!(refaults.evicted.load(Relaxed), freed);
+    world.end();
+}
+
+/// A policy that evicts every page, and records the ages of pages before their tests.
+#[derive(Debug, Default)]
+struct Olds(Mutex<Vec<u8>>);
+
+impl Policy for Olds {
+    fn step(&self, _: PageKind, age: Age, _: &Tested) -> Step {
+        self.0.lock().unwrap().push(age.number());
+        Step::Test
+    }
+
+    fn tested(&self, _: PageKind, age: Age, _: Accessed) -> Verdict {
+        Verdict::Evict(age)
+    }
+
+    fn old(&self, _: PageKind) -> Age {
+        Age::new(11)
+    }
+}
+
+#[test]
+fn page_whose_write_began_gets_the_age_of_old_pages() {
+    let olds: &'static Olds = Box::leak(Box::default());
+    let world = with(ReclaimPolicy::Custom(olds));
+    let file = world.file(1);
+    file.mapping().write_at(0, b"dirty").unwrap();
+    let one_visit = || world.engine().reclaim(&ReclaimRequest::pages(u64::MAX).visits(256));
+    let first = one_visit();
+    assert_eq!((first.freed, first.writing), (0, 1));
+    assert_eq!(one_visit().freed, 1);
+    assert_eq!(*olds.0.lock().unwrap(), [0, 11]);
+    drop(file);
     world.end();
 }
 
@@ -505,8 +560,8 @@ impl Policy for Promotes {
         Step::Skip
     }
 
-    fn tested(&self, _: PageKind, _: Age, accessed: bool) -> Verdict {
-        if accessed { Verdict::Keep(Age::new(5)) } else { Verdict::Evict }
+    fn tested(&self, _: PageKind, _: Age, accessed: Accessed) -> Verdict {
+        if accessed.is_any() { Verdict::Keep(Age::new(5)) } else { Verdict::Evict(Age::NEW) }
     }
 }
 

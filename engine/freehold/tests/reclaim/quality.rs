@@ -139,6 +139,31 @@ fn scan_does_not_displace_the_hot_set() {
     }
 }
 
+/// A program that reads a file in pieces reads each page several times, and does not need it again. Only the
+/// tiers of `Generations` tell such pages from others.
+#[test]
+fn scan_in_pieces_does_not_displace_the_hot_set() {
+    let (hot, rounds) = (64, 60);
+    for policy in POLICIES {
+        let mut caches = Caches::new(policy, &[hot, 64 * rounds]);
+        let mut lost = 0;
+        for round in 0..rounds {
+            for page in 0..2 * hot {
+                let hit = caches.read((0, page % hot));
+                lost += u64::from(round >= 20 && !hit);
+            }
+            for page in 64 * round..64 * (round + 1) {
+                (0..4).for_each(|_| _ = caches.read((1, page)));
+            }
+        }
+        caches.end();
+        let all = 2 * hot * (rounds - 20);
+        println!("scan in pieces, {policy:?}: {lost} of {all} accesses to the hot set miss");
+        let most = if matches!(policy, ReclaimPolicy::Generations) { all / 100 } else { all / 3 };
+        assert!(lost <= most, "{policy:?}: {lost} of {all} accesses to the hot set miss");
+    }
+}
+
 #[test]
 fn policies_follow_a_change_of_the_hot_set() {
     let (hot, rounds) = (96, 20);

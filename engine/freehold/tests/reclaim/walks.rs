@@ -2,7 +2,6 @@
 //! `freehold-vmspace/src/young.rs`).
 
 use super::*;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 #[test]
 fn neighbours_of_an_accessed_page_join_it() {
@@ -45,7 +44,7 @@ impl Policy for Walks {
         if self.tests { Step::Test } else { Step::Skip }
     }
 
-    fn tested(&self, _: PageKind, age: Age, _: bool) -> Verdict {
+    fn tested(&self, _: PageKind, age: Age, _: Accessed) -> Verdict {
         Verdict::Keep(age)
     }
 

@@ -1,6 +1,6 @@
 //! The clock algorithm, the baseline to which the other policies are compared. All pages have one age.
 
-use super::policy::{Age, PageKind, Policy, Step, Tested, Verdict};
+use super::policy::{Accessed, Age, PageKind, Policy, Step, Tested, Verdict};
 
 /// Policy that evicts each page that was not accessed since its last test.
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ impl Policy for Clock {
         Step::Test
     }
 
-    fn tested(&self, _: PageKind, age: Age, accessed: bool) -> Verdict {
-        if accessed { Verdict::Keep(age) } else { Verdict::Evict }
+    fn tested(&self, _: PageKind, age: Age, accessed: Accessed) -> Verdict {
+        if accessed.is_any() { Verdict::Keep(age) } else { Verdict::Evict(age) }
     }
 }

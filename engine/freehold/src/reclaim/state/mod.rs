@@ -23,7 +23,7 @@ use freehold_sync::{
 use freehold_vmspace::{OldAges, PageIndex};
 use generations::Generations;
 use ghosts::Ghosts;
-use policy::{Age, PageKind, Policy, Population, ReclaimPolicy};
+use policy::{Age, PageKind, PagesByAge, Policy, Population, ReclaimPolicy};
 use stats::{ReclaimStats, Reclaimed};
 use two_lists::TwoLists;
 use visits::Visits;
@@ -46,12 +46,22 @@ fn zero_counts() -> Counts {
     [(); PageKind::COUNT].map(|()| [(); Age::COUNT].map(|()| AtomicU64::new(0)))
 }
 
+/// Adds numbers to the counts of the calling CPU, inside [`PerCpu::with`].
+fn add_all(counts: &Counts, more: &PagesByAge) {
+    for (count, pages) in counts.iter().flatten().zip(more.iter().flatten()).filter(|(_, pages)| **pages > 0)
+    {
+        add(count, *pages);
+    }
+}
+
 /// The part of the state that each CPU has of its own.
 struct CpuPart {
-    /// Pages found by this CPU so far.
+    /// Pages that visits of this CPU have found and left so far.
     found: Counts,
-    /// Pages of each kind that faults on this CPU have needed again after their eviction.
-    refaulted: [AtomicU64; PageKind::COUNT],
+    /// Pages that visits of this CPU have evicted.
+    evicted_by_age: Counts,
+    /// Pages that faults and reads on this CPU have needed again after their eviction.
+    refaulted: Counts,
     /// Number of calls on this CPU, and the sums of the numbers of their results.
     calls: AtomicU64,
     sums: [AtomicU64; 5],
@@ -71,10 +81,9 @@ struct Totals {
     /// Number of pages evicted so far: the clock by which refault distances are measured. Each CPU adds its
     /// pages in units.
     evicted: AtomicU64,
-    /// The sums of `found` at the last report to the policy.
-    reported: Counts,
-    /// The sums of `refaulted` at the last report.
-    reported_refaults: [AtomicU64; PageKind::COUNT],
+    /// The sums of the counts of each CPU at the last report to the policy: `found`, `evicted_by_age`,
+    /// `refaulted`.
+    reported: [Counts; 3],
 }
 
 /// The state of reclaim of an engine.
@@ -111,19 +120,16 @@ impl<P: Platform> ReclaimState<P> {
             ReclaimPolicy::Generations => Chosen::Generations(Generations::default()),
             ReclaimPolicy::Custom(policy) => Chosen::Custom(policy),
         };
-        let zeroes = || [(); PageKind::COUNT].map(|()| AtomicU64::new(0));
         let part = |_| CpuPart {
             found: zero_counts(),
-            refaulted: zeroes(),
+            evicted_by_age: zero_counts(),
+            refaulted: zero_counts(),
             calls: AtomicU64::new(0),
             sums: [(); 5].map(|()| AtomicU64::new(0)),
             evicted: AtomicU64::new(0),
         };
-        let totals = Box::try_new(Totals {
-            evicted: AtomicU64::new(0),
-            reported: zero_counts(),
-            reported_refaults: zeroes(),
-        })?;
+        let totals =
+            Box::try_new(Totals { evicted: AtomicU64::new(0), reported: [(); 3].map(|()| zero_counts()) })?;
         let droppable = AtomicBool::new(false);
         Ok(ReclaimState {
             policy,
@@ -166,29 +172,34 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Passes the numbers of pages found since the last report to the policy.
     fn report(&self) {
-        let mut population = Population::default();
-        for kind in 0..PageKind::COUNT {
-            for age in 0..Age::COUNT {
-                let sum = self.sum(|part| &part.found[kind][age]);
-                // Another task may report at the same time, with a larger sum.
-                let before = self.totals.reported[kind][age].fetch_max(sum, Relaxed);
-                population.pages[kind][age] = sum.saturating_sub(before);
-            }
-            let sum = self.sum(|part| &part.refaulted[kind]);
-            let before = self.totals.reported_refaults[kind].fetch_max(sum, Relaxed);
-            population.refaulted[kind] = sum.saturating_sub(before);
-        }
+        let [found, evicted, refaulted] = &self.totals.reported;
+        let population = Population {
+            pages: self.since(found, |part| &part.found),
+            evicted: self.since(evicted, |part| &part.evicted_by_age),
+            refaulted: self.since(refaulted, |part| &part.refaulted),
+        };
         self.policy().swept(&population);
+    }
+
+    /// Returns the sums of counts of each CPU without what was reported before, and reports them.
+    fn since(&self, reported: &Counts, of: impl Fn(&CpuPart) -> &Counts) -> PagesByAge {
+        let mut pages = PagesByAge::default();
+        for (kind, ages) in pages.iter_mut().enumerate() {
+            for (age, pages) in ages.iter_mut().enumerate() {
+                let sum = self.sum(|part| &of(part)[kind][age]);
+                // Another task may report at the same time, with a larger sum.
+                let before = reported[kind][age].fetch_max(sum, Relaxed);
+                *pages = sum.saturating_sub(before);
+            }
+        }
+        pages
     }
 
     /// Adds the pages found in a chunk.
     pub fn add_found(&self, population: &Population) {
         self.cpus.with(|part| {
-            for (counts, pages) in part.found.iter().zip(&population.pages) {
-                for (count, pages) in counts.iter().zip(pages).filter(|(_, pages)| **pages > 0) {
-                    add(count, *pages);
-                }
-            }
+            add_all(&part.found, &population.pages);
+            add_all(&part.evicted_by_age, &population.evicted);
         });
     }
 
@@ -210,11 +221,13 @@ impl<P: Platform> ReclaimState<P> {
 
     /// Returns the sums of all CPUs.
     pub fn stats(&self) -> ReclaimStats {
+        let ages = || 0..Age::COUNT;
         let [freed, writing, kept, tested, visited] = [0, 1, 2, 3, 4].map(|n| self.sum(|part| &part.sums[n]));
         ReclaimStats {
             calls: self.sum(|part| &part.calls),
             reclaimed: Reclaimed { freed, writing, kept, tested, visited },
-            refaulted: [0, 1, 2].map(|kind| self.sum(|part| &part.refaulted[kind])),
+            refaulted: [0, 1, 2]
+                .map(|kind| ages().map(|age| self.sum(|part| &part.refaulted[kind][age])).sum()),
         }
     }
 
@@ -247,7 +260,7 @@ impl<P: Platform> ReclaimState<P> {
     /// that is needed again. Only the low 40 bits of the number are known.
     pub fn swapped_in(&self, evicted: u64) -> Age {
         let distance = self.evicted().wrapping_sub(evicted) & ((1 << 40) - 1);
-        self.age_of_refault(PageKind::Anonymous, distance)
+        self.age_of_refault(PageKind::Anonymous, Age::NEW, distance)
     }
 
     /// Records that a program maps droppable memory.
@@ -261,9 +274,9 @@ impl<P: Platform> ReclaimState<P> {
         self.droppable.load(Relaxed)
     }
 
-    /// Records that page `index` of the file with this key is evicted.
-    pub fn add_ghost(&self, file: usize, index: PageIndex) {
-        self.ghosts.insert(file, index.get(), self.totals.evicted.load(Relaxed));
+    /// Records that page `index` of the file with this key is evicted with this age.
+    pub fn add_ghost(&self, file: usize, index: PageIndex, age: Age) {
+        self.ghosts.insert(file, index.get(), age, self.totals.evicted.load(Relaxed));
     }
 
     /// Returns the age of a page that enters the cache of the file with this key again. Returns `None` if no
@@ -273,13 +286,13 @@ impl<P: Platform> ReclaimState<P> {
         if evicted == 0 {
             return None;
         }
-        let distance = self.ghosts.take(file, index.get(), evicted)?;
-        Some(self.age_of_refault(PageKind::File, distance))
+        let (age, distance) = self.ghosts.take(file, index.get(), evicted)?;
+        Some(self.age_of_refault(PageKind::File, age, distance))
     }
 
-    /// Counts a refault of a page. Returns the age of the page.
-    fn age_of_refault(&self, kind: PageKind, distance: u64) -> Age {
-        self.cpus.with(|part| add(&part.refaulted[kind as usize], 1));
-        self.policy().refaulted(kind, distance)
+    /// Counts a refault of a page that was evicted with `age`. Returns the new age of the page.
+    fn age_of_refault(&self, kind: PageKind, age: Age, distance: u64) -> Age {
+        self.cpus.with(|part| add(&part.refaulted[kind as usize][usize::from(age.number())], 1));
+        self.policy().refaulted(kind, age, distance)
     }
 }

@@ -87,23 +87,50 @@ pub enum Step {
     Test,
 }
 
+/// Result of a test: the accesses to a page since its last test, or since it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Accessed {
+    /// None.
+    No,
+    /// Only calls that read or write the file of the page have accessed it. The call for which the page was
+    /// made does not count.
+    ByCall,
+    /// An entry of a page table has its accessed bit set. Also the result for a page whose locks are taken.
+    ByEntry,
+}
+
+impl Accessed {
+    /// Returns true unless the result is [`No`](Self::No).
+    pub fn is_any(self) -> bool {
+        self != Accessed::No
+    }
+}
+
 /// Decision about a page after its test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The page stays and gets this age.
     Keep(Age),
-    /// The page goes, if it can.
-    Evict,
+    /// The page goes with this age, if it can.
+    Evict(Age),
 }
 
-/// Numbers of pages by kind and age, and of refaults.
+/// Numbers of pages by kind and age: the number for [`PageKind`] `kind` and [`Age`] `age` is at
+/// `[kind][age]`.
+pub type PagesByAge = [[u64; Age::COUNT]; PageKind::COUNT];
+
+/// Numbers of pages that a visit of memory has found, and of refaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Population {
-    /// The number of pages with [`PageKind`] `kind` and [`Age`] `age`, at `[kind][age]`.
-    pub pages: [[u64; Age::COUNT]; PageKind::COUNT],
-    /// The number of pages with [`PageKind`] `kind` that were needed again after their eviction, since the
-    /// report before, at `[kind]`.
-    pub refaulted: [u64; PageKind::COUNT],
+    /// Pages that stay.
+    pub pages: PagesByAge,
+    /// Pages that were evicted since the report before, by the age with which they went. A page that waits
+    /// for a write is counted when it goes.
+    pub evicted: PagesByAge,
+    /// Pages that were needed again after their eviction, since the report before, by the age with which they
+    /// went. A page that comes from a swap device is counted with [`Age::NEW`].
+    pub refaulted: PagesByAge,
 }
 
 impl Population {
@@ -115,6 +142,11 @@ impl Population {
     /// Returns the number of pages with this kind.
     pub fn of(&self, kind: PageKind) -> u64 {
         self.pages[kind as usize].iter().sum()
+    }
+
+    /// Returns the number of refaults of pages with this kind.
+    pub fn refaults_of(&self, kind: PageKind) -> u64 {
+        self.refaulted[kind as usize].iter().sum()
     }
 }
 
@@ -132,7 +164,7 @@ pub struct Tested {
 /// A policy that takes pages of files in the order of memory, and nothing else:
 ///
 /// ```
-/// use freehold::reclaim::{Age, PageKind, Policy, Step, Tested, Verdict};
+/// use freehold::reclaim::{Accessed, Age, PageKind, Policy, Step, Tested, Verdict};
 ///
 /// #[derive(Debug)]
 /// struct FilesFirst;
@@ -140,8 +172,8 @@ pub struct Tested {
 ///     fn step(&self, kind: PageKind, _: Age, _: &Tested) -> Step {
 ///         if kind == PageKind::File { Step::Test } else { Step::Skip }
 ///     }
-///     fn tested(&self, _: PageKind, age: Age, accessed: bool) -> Verdict {
-///         if accessed { Verdict::Keep(age) } else { Verdict::Evict }
+///     fn tested(&self, _: PageKind, age: Age, accessed: Accessed) -> Verdict {
+///         if accessed.is_any() { Verdict::Keep(age) } else { Verdict::Evict(age) }
 ///     }
 /// }
 /// ```
@@ -149,31 +181,30 @@ pub trait Policy: fmt::Debug + Send + Sync {
     /// Decides about a page before its test. Called for each page that reclaim visits.
     fn step(&self, kind: PageKind, age: Age, tested: &Tested) -> Step;
 
-    /// Decides about a page after its test. `accessed` says whether the page was accessed since its last
-    /// test, or since it was made.
-    fn tested(&self, kind: PageKind, age: Age, accessed: bool) -> Verdict;
+    /// Decides about a page after its test.
+    fn tested(&self, kind: PageKind, age: Age, accessed: Accessed) -> Verdict;
 
     /// Returns the age of a page that the policy gave up, and that stays because it is in use or has no place
     /// to go. By default the age of a page that was accessed, so that it does not stand in for pages that can
     /// go.
     fn kept(&self, kind: PageKind, age: Age) -> Age {
-        match self.tested(kind, age, true) {
-            Verdict::Keep(new) => new,
-            Verdict::Evict => age,
+        match self.tested(kind, age, Accessed::ByEntry) {
+            Verdict::Keep(new) | Verdict::Evict(new) => new,
         }
     }
 
-    /// Returns the age of a page that was evicted and is read again, `distance` evictions later. Called by
-    /// the fault or the read. May be called with locks of the engine held. Should write no word, because
-    /// faults on several CPUs would share it: the engine counts refaults for [`swept`](Self::swept).
-    fn refaulted(&self, kind: PageKind, distance: u64) -> Age {
-        let _ = (kind, distance);
+    /// Returns the age of a page that was evicted with `age` and is read again, `distance` evictions later.
+    /// `age` is [`Age::NEW`] if the page comes from a swap device. Called by the fault or the read. May be
+    /// called with locks of the engine held. Should write no word, because faults on several CPUs would share
+    /// it: the engine counts refaults for [`swept`](Self::swept).
+    fn refaulted(&self, kind: PageKind, age: Age, distance: u64) -> Age {
+        let _ = (kind, age, distance);
         Age::NEW
     }
 
-    /// Returns the age of a page that its program does not expect to use soon (MADV_COLD), or whose contents
-    /// the program does not need (MADV_FREE). By default the age of a page that the policy has not seen. May
-    /// be called with locks of the engine held.
+    /// Returns the age of a page that goes soon: its program does not expect to use it (MADV_COLD) or does
+    /// not need its contents (MADV_FREE), or the policy gave it up and its write has begun. By default the
+    /// age of a page that the policy has not seen. May be called with locks of the engine held.
     fn old(&self, kind: PageKind) -> Age {
         let _ = kind;
         Age::NEW
@@ -192,8 +223,7 @@ pub trait Policy: fmt::Debug + Send + Sync {
         age
     }
 
-    /// Reports that all frames were visited since the last call, and the pages that were found. A page that
-    /// was evicted during the visit is not counted.
+    /// Reports that all frames were visited since the last call, and the pages that were found.
     fn swept(&self, population: &Population) {
         let _ = population;
     }

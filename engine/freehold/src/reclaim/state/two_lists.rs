@@ -17,7 +17,7 @@
 //! of active pages: with so many more frames, the page would have stayed. Each such refault also makes its
 //! kind more expensive, and reclaim then tests more pages of the other kinds.
 
-use super::policy::{Age, PageKind, Policy, Population, Step, Tested, Verdict};
+use super::policy::{Accessed, Age, PageKind, Policy, Population, Step, Tested, Verdict};
 use freehold_sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const INACTIVE: Age = Age::new(1);
@@ -82,10 +82,10 @@ impl Policy for TwoLists {
         Step::Test
     }
 
-    fn tested(&self, _: PageKind, age: Age, accessed: bool) -> Verdict {
-        match (age, accessed) {
+    fn tested(&self, _: PageKind, age: Age, accessed: Accessed) -> Verdict {
+        match (age, accessed.is_any()) {
             (ACTIVE, _) => Verdict::Keep(INACTIVE),
-            (_, false) => Verdict::Evict,
+            (_, false) => Verdict::Evict(age),
             (REFERENCED, true) => Verdict::Keep(ACTIVE),
             (_, true) => Verdict::Keep(REFERENCED),
         }
@@ -95,7 +95,7 @@ impl Policy for TwoLists {
         INACTIVE
     }
 
-    fn refaulted(&self, _: PageKind, distance: u64) -> Age {
+    fn refaulted(&self, _: PageKind, _: Age, distance: u64) -> Age {
         let active: u64 = self.active.iter().map(|pages| pages.load(Relaxed)).sum();
         if distance <= active { ACTIVE } else { INACTIVE }
     }
@@ -114,7 +114,7 @@ impl Policy for TwoLists {
             testable[cost_of(kind)] += inactive + if too_long { active } else { 0 };
         }
         self.testable.iter().zip(testable).for_each(|(word, pages)| word.store(pages, Relaxed));
-        let [anon, shared, file] = population.refaulted;
+        let [anon, shared, file] = kinds.map(|kind| population.refaults_of(kind));
         for (cost, refaulted) in self.costs.iter().zip([anon + shared, file]) {
             // Old refaults count less and less.
             cost.store(cost.load(Relaxed) / 2 + refaulted, Relaxed);
