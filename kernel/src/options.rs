@@ -80,6 +80,14 @@ pub fn swap_mib() -> u64 {
     SWAP_MIB.load(Relaxed)
 }
 
+/// Reclaims memory by generations, and ages address spaces that ran. Option `generations`.
+static GENERATIONS: AtomicBool = AtomicBool::new(false);
+
+#[inline(always)]
+pub fn has_generations() -> bool {
+    GENERATIONS.load(Relaxed)
+}
+
 /// Deliberate crashes.
 mod crash {
     /// Reads an address where nothing is mapped.
@@ -124,6 +132,7 @@ pub fn init(line: &str, report_unknown: impl Fn(&str)) {
             "trace" => TRACE.store(true, Relaxed),
             "record" => RECORDS.store(true, Relaxed),
             "giveway" => GIVES_WAY.store(true, Relaxed),
+            "generations" => GENERATIONS.store(true, Relaxed),
             "irqoff" => STRETCHES.store(true, Relaxed),
             "crash=panic" => panic!("as asked for"),
             "crash=page" => crash::page(),

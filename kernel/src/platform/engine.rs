@@ -4,6 +4,7 @@
 
 use super::Machine;
 use crate::memory::bytes_for_programs;
+use crate::options;
 use alloc::boxed::Box;
 use core::sync::atomic::{
     AtomicPtr,
@@ -11,6 +12,7 @@ use core::sync::atomic::{
 };
 use freehold::counted::Counted;
 use freehold::engine::{Config, Engine};
+use freehold::reclaim::ReclaimPolicy;
 use freehold::{PAGE_SIZE, PageCount};
 
 /// The engine: a pointer from `Box::into_raw` that is never freed.
@@ -36,6 +38,10 @@ pub fn start() {
     // page.
     let config =
         Config::new().mmap_min_addr(PAGE_SIZE).max_file_pages(Some(PageCount::new(most_file_pages())));
+    let config = match options::has_generations() {
+        true => config.reclaim(ReclaimPolicy::Generations),
+        false => config,
+    };
     let engine = Engine::new(Machine, config).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);

@@ -15,6 +15,7 @@ use crate::options;
 use crate::platform::{Machine, engine};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use freehold::PAGE_SIZE;
 use freehold::error::{Errno, IoError};
 use freehold::platform::{Pfn, Platform};
@@ -34,6 +35,16 @@ const LEAST_FREE: u64 = 128;
 
 /// The device, if it is in use.
 static DEVICE: SpinLock<Option<SwapId>> = SpinLock::new(None);
+
+/// Number of pages that were read from the device and written to it since the start.
+static PAGES_IN: AtomicU64 = AtomicU64::new(0);
+static PAGES_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of pages that were read from swap and written to it since the start.
+pub fn pages_in_and_out() -> [u64; 2] {
+    // Relaxed, also where they are written: statistics.
+    [&PAGES_IN, &PAGES_OUT].map(|pages| pages.load(Relaxed))
+}
 
 /// The contents of some slots.
 type Part = SpinLock<Vec<Option<Box<[u8]>>>>;
@@ -130,6 +141,7 @@ impl SwapDevice<Machine> for Compressed {
     fn read(&self, mut request: SwapRead<Machine>) {
         while let Some((slot, frame)) = request.next_page() {
             let read = self.read_slot(slot, frame);
+            PAGES_IN.fetch_add(1, Relaxed);
             request.complete(slot, read);
             preempt_point();
         }
@@ -138,6 +150,7 @@ impl SwapDevice<Machine> for Compressed {
     fn write(&self, mut request: SwapWrite<Machine>) {
         while let Some((slot, frame)) = request.next_page() {
             let written = self.write_slot(slot, frame);
+            PAGES_OUT.fetch_add(1, Relaxed);
             request.complete(slot, written);
             preempt_point();
         }

@@ -13,7 +13,7 @@
 use crate::arch::{clock, cpu, layout::Tables};
 use crate::memory::{self, frames};
 use crate::platform::{engine, swap};
-use crate::process;
+use crate::process::{self, aging};
 use alloc::format;
 use alloc::string::String;
 use core::arch::x86_64::{__cpuid, __cpuid_count};
@@ -168,8 +168,15 @@ fn uptime() -> String {
 /// Makes vmstat.
 fn vmstat() -> String {
     let free = frames::free_count();
+    let [pages_in, pages_out] = swap::pages_in_and_out();
+    let stats = engine().reclaim_stats();
+    let (tested, freed) = (stats.reclaimed.tested, stats.reclaimed.freed);
+    let [anon, shared, file] = stats.refaulted;
+    let (refaulted, activated) = (anon + shared, aging::accessed_pages());
     format!(
-        "nr_free_pages {free}\nnr_mlock 0\npgpgin 0\npgpgout 0\npswpin 0\npswpout 0\npgfault 0\npgmajfault 0\n\
-         oom_kill 0\nthp_fault_alloc 0\nthp_split_page 0\nunevictable_pgs_culled 0\n"
+        "nr_free_pages {free}\nnr_mlock 0\nworkingset_refault_anon {refaulted}\nworkingset_refault_file {file}\n\
+         pgpgin 0\npgpgout 0\npswpin {pages_in}\npswpout {pages_out}\npgactivate {activated}\npgfault 0\n\
+         pgmajfault 0\npgsteal_direct {freed}\npgscan_direct {tested}\noom_kill 0\nthp_fault_alloc 0\nthp_split_page 0\n\
+         unevictable_pgs_culled 0\n"
     )
 }

@@ -27,6 +27,7 @@
 //! (`calls/processes.rs`). If a field is not atomic and has no lock of its own, its comment says which lock
 //! guards the field.
 
+pub mod aging;
 pub mod clone;
 pub mod dump;
 pub mod exec;

@@ -27,7 +27,7 @@ use crate::arch::{clock, preempt::preempt_point};
 use crate::memory::frames::{self, Supply};
 use crate::memory::total_bytes;
 use crate::platform::engine::engine;
-use crate::process::{self, Process, exit, names::short_name, status::Status, victim};
+use crate::process::{self, Process, aging, exit, names::short_name, status::Status, victim};
 use crate::sched::wait::{self, Key, Sleep};
 use crate::sched::{checkpoint, current};
 use alloc::sync::Arc;
@@ -62,7 +62,11 @@ fn drop_unneeded() -> bool {
         }
     }
     engine().trim();
-    frames::supply() == Supply::Plenty || reclaim()
+    if frames::supply() == Supply::Plenty {
+        return true;
+    }
+    aging::age_spaces();
+    reclaim()
 }
 
 /// Frees pages of files until memory is not short any more. Returns true if it is not short. Does nothing if

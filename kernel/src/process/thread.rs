@@ -16,6 +16,7 @@ use crate::arch::frame::{Frame, UserAddr, Vectors};
 use crate::arch::{lock::SpinLock, preempt};
 use crate::files::table::{Descriptors, FileTable};
 use crate::memory::tlb;
+use crate::options;
 use crate::platform::Space;
 use crate::process::signal::{self, deliver};
 use crate::process::{Process, exit, fault, place::Place, signal::frame::AlternateStack, trace};
@@ -188,6 +189,9 @@ impl PosixThread {
 /// `frame`. Returns the address of the program's next instruction.
 #[inline]
 pub fn before_user(frame: &mut Frame) -> UserAddr {
+    if options::has_generations() {
+        current().space().note_ran();
+    }
     let work = current().work.load(Relaxed);
     match UserAddr::new(frame.rip) {
         Some(next) if work == 0 => next,

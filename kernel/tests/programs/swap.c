@@ -240,6 +240,30 @@ static void swapoff_brings_all_pages_back(void) {
     CHECK(!munmap(at, size));
 }
 
+static void vmstat_counts_swapped_pages(void) {
+    const char *file = "/proc/vmstat";
+    long out = number_in(file, "pswpout "), in = number_in(file, "pswpin ");
+    long scanned = number_in(file, "pgscan_direct "), freed = number_in(file, "pgsteal_direct ");
+    CHECK(out > bytes / 4096 / 4 && in > 0 && in <= out);
+    CHECK(scanned >= freed && freed > 0);
+    CHECK(number_in(file, "workingset_refault_anon ") > 0);
+}
+
+// Needs the kernel's option "generations". The first walk of a space also finds a space that never ran, so
+// the memory is used until three walks have found accessed pages.
+static void walks_find_the_accessed_pages(void) {
+    long pages = bytes / 4096, last = 0;
+    uint64_t *at = map(bytes);
+    for (int walks = 0; walks < 3;) {
+        fill_all(at, pages, walks);
+        check_all(at, pages, walks);
+        long accessed = number_in("/proc/vmstat", "pgactivate ");
+        walks += accessed > last;
+        last = accessed;
+    }
+    CHECK(!munmap(at, bytes));
+}
+
 int main(int argc, char **argv) {
     bytes = (argc > 1 ? atol(argv[1]) : 16) << 20;
     PART(contents_survive_a_lack_of_memory);
@@ -248,6 +272,11 @@ int main(int argc, char **argv) {
     PART(more_than_memory_is_sorted);
     PART(shared_memory_survives_a_lack_of_memory);
     if (argc > 2) {
+        PART(vmstat_counts_swapped_pages);
+        if (!strcmp(argv[2], "generations")) {
+            PART(walks_find_the_accessed_pages);
+            return 0;
+        }
         PART(pagemap_names_the_slots_of_swapped_pages);
         PART(swapoff_brings_all_pages_back);
     }
