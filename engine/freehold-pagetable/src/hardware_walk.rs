@@ -20,7 +20,8 @@ pub struct Access {
     pub write: bool,
     /// Set for an instruction fetch.
     pub exec: bool,
-    /// Set if the processor is in the unprivileged mode.
+    /// Set if the processor is in the unprivileged mode. If programs run in the privileged mode, as in a
+    /// unikernel, the embedder sets the field for faults of programs, whatever the processor reports.
     pub user: bool,
     /// The protection-key rights (PKRU): bit 2k denies access by key k, bit 2k+1 denies writes.
     pub pkru: u32,

@@ -42,6 +42,11 @@
 //! with tables that all spaces share, and the kernel may change them until
 //! [`space_ending`](Platform::space_ending) returns. The engine then empties the entries and frees the root.
 //!
+//! The entries below [`Format::USER_ENTRIES`] belong to the engine, also those at whose addresses nothing is
+//! mapped: the engine takes the tables that it finds there for its own. A kernel with memory at lower
+//! addresses keeps a root of its own, which contains copies of the engine's entries
+//! (`docs/guide/adopting.md`).
+//!
 //! # Contexts
 //!
 //! Tasks call the engine with preemption and interrupts enabled, and most calls may sleep. The engine must
