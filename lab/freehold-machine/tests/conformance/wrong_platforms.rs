@@ -6,8 +6,8 @@
 
 use crate::threads::Threads;
 use freehold::platform::{
-    Flush, Frame, FrameRequest, Host, Interrupted, Killed, LockContext, OutOfTables, Pfn, Platform, RcuHead,
-    Table, TableMemory, TableMeta,
+    Flush, Format, Frame, FrameRequest, Host, Interrupted, Killed, LockContext, OutOfTables, Pfn, Platform,
+    RcuHead, Table, TableMemory, TableMeta,
     atomic::{AtomicU32, Ordering::SeqCst},
 };
 use freehold_kit::conformance::{self, Kernel, NotRun, Report};
@@ -52,6 +52,8 @@ const NO_BARRIER: u8 = 13;
 const NO_FLUSH: u8 = 14;
 /// `flush` keeps cached tables.
 const KEEPS_TABLES: u8 = 15;
+/// `space_created` fills an entry for addresses of programs.
+const FILLS_LOW_ENTRY: u8 = 16;
 
 /// A machine with a mistake.
 struct Wrong<const MISTAKE: u8> {
@@ -319,6 +321,9 @@ unsafe impl<const MISTAKE: u8> Platform for Wrong<MISTAKE> {
     }
 
     fn space_created(&self, root: Pfn) -> Option<Self::Mmu> {
+        if MISTAKE == FILLS_LOW_ENTRY {
+            self.machine.table(root).entry(3).store(DefaultFormat::table(root), SeqCst);
+        }
         self.machine.space_created(root)
     }
 
@@ -427,6 +432,11 @@ fn a_grace_period_that_does_not_wait_for_readers_is_found() {
 #[test]
 fn a_barrier_that_does_not_wait_is_found() {
     finds::<NO_BARRIER>("grace::once", "a function that was deferred before has run 0 times");
+}
+
+#[test]
+fn a_root_with_tables_of_the_kernel_at_low_addresses_is_found() {
+    finds::<FILLS_LOW_ENTRY>("spaces::created", "space_created() fills entry 3 of the root table");
 }
 
 #[test]

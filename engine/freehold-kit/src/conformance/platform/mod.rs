@@ -37,6 +37,7 @@ use freehold::platform::Platform;
 /// | `grace::own_reader`, `other_reader` | runs deferred functions after the read sections before them | two tasks for the second |
 /// | `grace::once` | runs each deferred function once, before `rcu_barrier` returns | |
 /// | `grace::barrier` | waits in `rcu_barrier` for a reader | two tasks |
+/// | `spaces::created` | leaves the entries below `USER_END` empty in a new root table | |
 /// | `spaces::flush_here`, `flush_elsewhere` | removes flushed translations from this CPU, and from another CPU | accesses; two tasks for the second |
 /// | `spaces::tables` | removes cached tables when a flush says that tables were freed | accesses |
 /// | `spaces::contexts`, `reused` | keeps the translations of spaces apart, with many spaces and after their end | accesses |
@@ -72,6 +73,7 @@ pub fn platform<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Report {
     suite.check("grace::once", grace::once::<P>);
     suite.check("grace::other_reader", || grace::other_reader::<P, K>(kernel));
     suite.check("grace::barrier", || grace::barrier::<P, K>(kernel));
+    suite.check("spaces::created", || spaces::created(platform));
     suite.check("spaces::flush_here", || spaces::flush_here(platform, kernel));
     suite.check("spaces::flush_elsewhere", || spaces::flush_elsewhere(platform, kernel));
     suite.check("spaces::tables", || spaces::tables(platform, kernel));

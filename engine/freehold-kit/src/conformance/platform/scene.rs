@@ -40,13 +40,7 @@ pub struct Shared<'s, P: Platform> {
 impl<'p, P: Platform> Scene<'p, P> {
     /// Creates a space whose entry for [`AT`] is empty.
     pub fn new(platform: &'p P) -> Result<Self, Stop> {
-        let Ok(root) = platform.alloc_table(None) else {
-            return not_run("there is no memory for a root table");
-        };
-        let Some(mmu) = platform.space_created(root) else {
-            free_table(platform, root);
-            return not_run("there is no memory for a space");
-        };
+        let (root, mmu) = create(platform)?;
         let mut tables: Vec<Pfn> =
             (1..P::Format::LEVELS).map_while(|_| platform.alloc_table(Some(root)).ok()).collect();
         let has_all = tables.len() + 1 == P::Format::LEVELS;
@@ -133,6 +127,18 @@ impl<'p, P: Platform> Scene<'p, P> {
         drop(ManuallyDrop::into_inner(mmu));
         tables.into_iter().for_each(|table| free_table(platform, table));
     }
+}
+
+/// Creates a space. Returns its root table and the record of the platform.
+pub fn create<P: Platform>(platform: &P) -> Result<(Pfn, P::Mmu), Stop> {
+    let Ok(root) = platform.alloc_table(None) else {
+        return not_run("there is no memory for a root table");
+    };
+    let Some(mmu) = platform.space_created(root) else {
+        free_table(platform, root);
+        return not_run("there is no memory for a space");
+    };
+    Ok((root, mmu))
 }
 
 /// Empties and frees a table that was unlinked and flushed, and that no entry points to.

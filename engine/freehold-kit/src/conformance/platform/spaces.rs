@@ -2,13 +2,14 @@
 //! the format's functions, so that they choose when an entry changes and when it is flushed.
 
 use super::frames::{free, take};
-use super::scene::{AT, Scene, free_table};
+use super::scene::{AT, Scene, create, free_table};
 use crate::conformance::kernel::Kernel;
 use crate::conformance::report::require;
 use crate::conformance::suite::{Checked, Stage, Stop, not_run, run_two};
 use alloc::vec::Vec;
 use freehold::PAGE_SIZE;
-use freehold::platform::{Pfn, Platform};
+use freehold::platform::atomic::Ordering::Acquire;
+use freehold::platform::{Format, Pfn, Platform};
 
 /// Takes frames and stores the value `n` in the first word of frame `n`.
 fn numbered<P: Platform>(platform: &P, count: usize) -> Result<Vec<Pfn>, Stop> {
@@ -41,6 +42,23 @@ fn with_scene<P: Platform, K: Kernel<P>>(
         free(platform, &frames);
     }
     found
+}
+
+pub fn created<P: Platform>(platform: &P) -> Checked {
+    let (root, mmu) = create(platform)?;
+    let entries = P::Format::USER_ENTRIES;
+    // Acquire: pairs with a release of `space_created`, which publishes a table.
+    let filled = (0..entries).find(|n| platform.table(root).entry(*n).load(Acquire) != 0);
+    require!(
+        filled.is_none(),
+        "space_created() fills entry {} of the root table. The {entries} entries below USER_END belong to the \
+         engine, which would use the kernel's tables as its own",
+        filled.unwrap_or(entries)
+    );
+    platform.space_ending(&mmu, root);
+    drop(mmu);
+    free_table(platform, root);
+    Ok(())
 }
 
 pub fn flush_here<P: Platform, K: Kernel<P>>(platform: &P, kernel: &K) -> Checked {
