@@ -88,7 +88,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("{line}");
     }
     drop((program, child));
-    println!("{} of 4095 frames are free again; the engine caches the rest", engine.platform().free_frames());
+    engine.trim();
+    println!(
+        "{} of 4095 frames are free; the engine keeps the page of zeroes",
+        engine.platform().free_frames()
+    );
     Ok(())
 }
 
