@@ -6,6 +6,7 @@
 //! | `mutants.rs` | runs mutations: `mutation.rs` reads a mutation, `tree.rs` makes the mutation in a copy of the repository, `test_program.rs` builds and runs the test, `table.rs` writes the table of all mutations |
 //! | `package.rs` | packages the published crates, and builds an embedder from the packages |
 //! | `bare.rs` | runs the example for bare metal |
+//! | `c_library.rs` | builds the static library for kernels in C |
 //! | `cross.rs` | builds the engine for other processors |
 //! | `hosted.rs` | runs tests as programs of Linux on aarch64 |
 //! | `size.rs` | measures the size of the engine's code |
@@ -17,6 +18,7 @@
 #![deny(unsafe_code)]
 
 pub mod bare;
+pub mod c_library;
 pub mod cross;
 pub mod fuzz;
 pub mod hosted;

@@ -14,6 +14,7 @@
 //!   recording on a simulated machine.
 //! - `cargo xtask coverage` compares the memory accesses that the simulation sees with a trace.
 //! - `cargo xtask package` packages the published crates, and builds a program from the packages alone.
+//! - `cargo xtask c-library` builds the static library for kernels in C.
 //! - `cargo xtask cross` builds the engine for aarch64 and riscv64. `cargo xtask bare` runs the example for
 //!   bare metal on emulated machines of these architectures, and `cargo xtask hosted` runs the engine's
 //!   tests as programs of Linux on aarch64.
@@ -30,7 +31,7 @@
 use std::{env, process::ExitCode};
 
 use xtask::{
-    bare, cross, fuzz, hosted,
+    bare, c_library, cross, fuzz, hosted,
     mutants::{self, Selection},
     package, sanitizer, size,
     suite::{self, Build, Effort, FORMATS, LOOM, OTHER_FORMATS, PLAIN, REPLAY, SHUTTLE, SIM, Suite, every},
@@ -51,6 +52,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask boot --bench [--linux] [--markdown FILE]...
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
        cargo xtask package | size
+       cargo xtask c-library [--link-time]
        cargo xtask cross [--install] | bare [--install] [MACHINE...]
        cargo xtask hosted [--install] [PACKAGE...]
        cargo xtask fuzz
@@ -82,6 +84,7 @@ fn main() -> ExitCode {
         ["simulate", rest @ ..] => simulate("freehold-reproduce", "simulate", rest),
         ["size"] => size::run(),
         ["package"] => package::run(),
+        ["c-library", rest @ ..] => c_library::run(rest),
         ["bare", rest @ ..] => bare::run(rest),
         ["hosted", rest @ ..] => hosted::run(rest),
         ["cross", rest @ ..] => cross::run(rest),
