@@ -5,7 +5,7 @@
 //! type of its own in C.
 //!
 //! By the rules of the header, a pointer that a call receives came from the library and was not put back yet.
-//! That is the promise behind every `SAFETY` note that names "the rules of the header".
+//! Notes on safety call this promise "the rules of the header".
 #![expect(unsafe_code, reason = "converts pointers of the kernel to references")]
 
 use crate::{

@@ -1,9 +1,9 @@
 //! Freehold for kernels in C: the calls of the header `include/freehold.h`.
 //!
 //! A kernel in C links a static library, which `cargo xtask c-library` builds from this crate. The kernel
-//! passes a table of functions, [`PlatformOps`], to [`fh_init`](call::boot::fh_init), and then creates engines, address spaces,
-//! files and stages. `examples/c` of the repository has two such kernels, and `docs/guide/platform.md` is the
-//! contract of the functions.
+//! passes a table of functions, [`PlatformOps`], to [`fh_init`](call::boot::fh_init), and then creates
+//! engines, address spaces, files and stages. `examples/c` of the repository has two such kernels, and
+//! `docs/guide/platform.md` is the contract of the functions.
 //!
 //! The header is generated from this crate, so its comments are the documentation of the items here.
 //! `cbindgen.toml` has the head of the header, with the rules for all calls. `tests/header.rs` compares the

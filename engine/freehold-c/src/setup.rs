@@ -29,7 +29,7 @@ struct Setup {
     state: AtomicU32,
     /// Written once, by the call that has set `state` to `COPYING`. Only read when `state` is `READY`.
     ops: UnsafeCell<MaybeUninit<PlatformOps>>,
-    /// As `ops`.
+    /// Written and read like `ops`.
     machine: UnsafeCell<MaybeUninit<Machine>>,
 }
 

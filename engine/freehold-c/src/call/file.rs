@@ -70,7 +70,7 @@ impl Shared for Store {}
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Relaxed: `fh_file_new` stores before it drops its reference, and the last reference is dropped here.
+        // Relaxed: `fh_file_new` stores before it drops its reference. The last reference is dropped here.
         if let Some(release) = self.ops.release.filter(|_| self.owns_data.load(Relaxed)) {
             // SAFETY: the file is the last user of `data`, which the kernel has given to it.
             unsafe { release(self.data) };
