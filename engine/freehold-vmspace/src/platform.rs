@@ -115,7 +115,8 @@
 //!
 //! A new function gets a row in the table of contexts and in `docs/guide/platform.md`. It needs a default, or
 //! a change of every platform: the kernel, the test machine, `examples/minimal`, `examples/embedding`,
-//! `lab/size`, and `tests/support/gate.rs` of `freehold`, which forwards to the test machine.
+//! `lab/size`, and `tests/support/gate.rs` of `freehold`, which forwards to the test machine. `freehold-c`
+//! passes the functions on to a kernel in C.
 #![expect(unsafe_code, reason = "declares the contract that a platform keeps")]
 
 pub use crate::{
