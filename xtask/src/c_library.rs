@@ -7,21 +7,28 @@
 
 use crate::suite::Build;
 
-/// Builds the library and prints its path. With `--link-time`, the callbacks are external functions.
+/// Builds the library and prints its path. With `--link-time`, the mandatory callbacks are external functions.
+/// With `--conformance`, the library has the conformance suite.
 ///
 /// # Errors
 ///
-/// Fails if the argument is unknown, or if the library cannot be built.
+/// Fails if an argument is unknown, or if the library cannot be built.
 pub fn run(args: &[&str]) -> Result<(), String> {
-    // The file has the same name in both variants.
-    let (features, folder) = match args {
-        [] => ("staticlib", "target"),
-        ["--link-time"] => ("staticlib,link-time", "target/link-time"),
-        _ => return Err(format!("unknown arguments: {}", args.join(" "))),
-    };
+    // The file has the same name in all variants, so each has a folder.
+    let (mut features, mut folder) = (String::from("staticlib"), String::from("target"));
+    for (option, feature) in [("--conformance", "conformance"), ("--link-time", "link-time")] {
+        if args.contains(&option) {
+            features += &format!(",{feature}");
+            folder += if folder == "target" { "/" } else { "-" };
+            folder += feature;
+        }
+    }
+    if let Some(unknown) = args.iter().find(|arg| !["--conformance", "--link-time"].contains(arg)) {
+        return Err(format!("unknown argument: {unknown}"));
+    }
     let args = ["rustc", "--quiet", "--profile", "c", "--package", "freehold-c", "--crate-type", "staticlib"];
     let mut cargo = Build::Plain.cargo(&args, None);
-    cargo.args(["--features", features, "--target-dir", folder]).current_dir(crate::root());
+    cargo.args(["--features", &features, "--target-dir", &folder]).current_dir(crate::root());
     match cargo.status() {
         Ok(status) if status.success() => {
             println!("{folder}/c/libfreehold_c.a");

@@ -52,7 +52,7 @@ const USAGE: &str = "usage: cargo xtask test [--full | --long] | plain | loom | 
        cargo xtask boot --bench [--linux] [--markdown FILE]...
        cargo xtask kernel-tests [--full] [--linux] [--ltp DIR] [NAME...] | kernel-tests --help
        cargo xtask package | size
-       cargo xtask c-library [--link-time]
+       cargo xtask c-library [--link-time] [--conformance]
        cargo xtask cross [--install] | bare [--install] [MACHINE...]
        cargo xtask hosted [--install] [PACKAGE...]
        cargo xtask fuzz

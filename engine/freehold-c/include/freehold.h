@@ -19,6 +19,9 @@
  *   and cpu_exit, or by a function of struct fh_platform_ops, except by memory_short.
  * - Addresses and lengths that come from a program need no check before a call. Numbers such as PROT_READ and
  *   MAP_PRIVATE are those of Linux.
+ * - Declarations behind FH_LINK_TIME and FH_CONFORMANCE belong to libraries that are built with the option
+ *   --link-time or --conformance of cargo xtask c-library. A program defines the macro before it includes this
+ *   header.
  * - fh_init comes first. Only fh_version may be called before it.
  */
 
@@ -34,6 +37,27 @@
  * Stands for a frame number where there is none.
  */
 #define FH_NO_FRAME UINT64_MAX
+
+#if defined(FH_CONFORMANCE)
+/**
+ * Outcome of a check: no mistake was found.
+ */
+#define FH_CHECK_PASSED 0
+#endif
+
+#if defined(FH_CONFORMANCE)
+/**
+ * Outcome of a check: the text names the mistake.
+ */
+#define FH_CHECK_FAILED 1
+#endif
+
+#if defined(FH_CONFORMANCE)
+/**
+ * Outcome of a check: it did not run, for the reason in the text.
+ */
+#define FH_CHECK_NOT_RUN 2
+#endif
 
 /**
  * Bit of an access: a store.
@@ -402,6 +426,47 @@ struct fh_machine {
     void *table_records;
 };
 
+#if defined(FH_CONFORMANCE)
+/**
+ * The functions of the kernel that the conformance suite needs, besides those of struct fh_platform_ops.
+ * docs/guide/conformance.md describes the checks.
+ */
+struct fh_check_ops {
+    /**
+     * Size of this structure in bytes: sizeof(struct fh_check_ops).
+     */
+    size_t size;
+    /**
+     * Receives the result of each check: its name, FH_CHECK_PASSED and so on, and a text. Called when all
+     * checks have run.
+     */
+    void (*report)(const char *check, uint32_t outcome, const char *text);
+    /**
+     * Optional. Receives the name of each check before it begins. If the kernel hangs or panics, the last
+     * name is that of the check.
+     */
+    void (*begins)(const char *check);
+    /**
+     * Optional. Runs first(first_data) on the calling task and second(second_data) on another CPU at the
+     * same time. Returns when both have returned.
+     */
+    void (*run_two)(void (*first)(void *data), void *first_data, void (*second)(void *data), void *second_data);
+    /**
+     * Optional. Loads the aligned word at this address as a program of the space does, and writes it to
+     * value. Returns false if the access faults; the fault is not handled.
+     */
+    bool (*load)(void *space, uint64_t root, uint64_t address, uint64_t *value);
+    /**
+     * Optional. Makes the CPU leave the space that load has entered.
+     */
+    void (*leave_space)(void *space, uint64_t root);
+    /**
+     * True if the suite may allocate all frames for a moment.
+     */
+    bool may_use_all_memory;
+};
+#endif
+
 /**
  * The signal for the program whose access cannot continue. The numbers are those of Linux.
  */
@@ -483,6 +548,18 @@ uint32_t fh_version(void);
  * -EBUSY if an earlier call has succeeded, or runs at this moment.
  */
 int fh_init(const struct fh_platform_ops *ops, const struct fh_machine *machine);
+
+#if defined(FH_CONFORMANCE)
+/**
+ * Runs the conformance suite on the functions of fh_init: first the functions alone, then an engine on them.
+ * In a library that is built with the feature conformance.
+ *
+ * Returns the number of failed checks; -EINVAL if report is missing, or before fh_init has succeeded; or
+ * -ENOMEM. The suite itself needs memory of alloc, and panics if there is none. No other task uses the
+ * library during the call.
+ */
+int fh_check_platform(const struct fh_check_ops *ops);
+#endif
 
 /**
  * Creates an engine. Most kernels have one. Engines share nothing but the functions of fh_init.

@@ -28,10 +28,14 @@
 //!
 //! | feature | effect |
 //! | --- | --- |
+//! | `conformance` | The call `fh_check_platform`, which checks the functions of a kernel |
 //! | `link-time` | The callbacks are external functions with names such as `fh_platform_wait`. The compiler then calls them directly, and a linker with link-time optimisation can inline them |
 //! | `staticlib` | The crate has a global allocator and a panic handler. Only for the static library |
 #![no_std]
 #![deny(unsafe_code)]
+
+#[cfg(feature = "conformance")]
+extern crate alloc;
 
 pub mod call;
 mod contents;
@@ -53,3 +57,4 @@ pub use handle::{EngineHandle, FileHandle, MemoryHandle, SpaceHandle};
 pub use host::Kernel;
 pub use machine::{FRAME_RECORD_SIZE, Machine, TABLE_RECORD_SIZE};
 pub use ops::{DeferredHead, FlushRequest, FrameRequest, PlatformOps};
+pub use platform::SpaceRecord;

@@ -67,3 +67,8 @@ fn panic(info: &PanicInfo<'_>) -> ! {
         core::hint::spin_loop();
     }
 }
+
+/// Stands for the function that unwinds the stack. The compiled crates `core` and `alloc` refer to it, but
+/// nothing unwinds, so it is never called.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}

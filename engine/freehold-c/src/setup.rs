@@ -10,7 +10,7 @@
 //! | [`COPYING`] | a call of `fh_init` copies the structures | that call, by an exchange |
 //! | [`READY`] | the copies are complete and never change again | the same call |
 //!
-//! `tests/calls/setup.rs` tests this file.
+//! `tests/setup.rs` tests this file.
 #![expect(unsafe_code, reason = "copies structures of the kernel, and publishes the copies")]
 
 use crate::{machine::Machine, ops::PlatformOps};

@@ -34,8 +34,12 @@ fn commands() -> Vec<(&'static str, &'static str)> {
 
 #[test]
 fn commands_of_the_page_print_its_text() {
-    let commands = commands();
-    assert_eq!(commands.len(), 3);
+    let mut commands = commands();
+    assert_eq!(commands.len(), 4);
+    // The other variant of the library takes as long to build as the first one.
+    if std::env::var("FREEHOLD_EFFORT").is_ok_and(|effort| effort == "quick") {
+        commands.pop();
+    }
     if !can_compile("-pthread") {
         // Not captured by the harness.
         let _ = writeln!(std::io::stderr(), "== left out: the examples in C, because there is no C compiler");

@@ -4,6 +4,8 @@
 //! system calls, their arguments and their errors are those of Linux. `tests/calls` has a test of each call.
 
 pub mod boot;
+#[cfg(feature = "conformance")]
+pub mod check;
 pub mod engine;
 pub mod fault;
 pub mod file;

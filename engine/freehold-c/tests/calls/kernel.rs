@@ -1,6 +1,6 @@
 //! A kernel whose CPUs are threads, behind the table of functions, and objects that are put at their end.
 
-use freehold_c::call::{engine::*, fault::*, space::*};
+use freehold_c::call::{boot::*, engine::*, fault::*, space::*};
 use freehold_c::{EngineHandle, SpaceHandle};
 use freehold_c::{FRAME_RECORD_SIZE, FlushRequest, FrameRequest, Machine, PlatformOps, TABLE_RECORD_SIZE};
 use std::alloc::{Layout, alloc_zeroed};
@@ -155,10 +155,26 @@ pub fn machine() -> Machine {
     }
 }
 
-/// Boots the kernel. The first call makes some mistakes before it succeeds.
+/// Boots the kernel.
 pub fn boot() {
-    static BOOT: LazyLock<()> = LazyLock::new(super::setup::boot_after_mistakes);
+    static BOOT: LazyLock<()> = LazyLock::new(|| assert_eq!(unsafe { fh_init(&ops(), &machine()) }, 0));
     LazyLock::force(&BOOT);
+}
+
+/// Runs one instruction of a program: walks the tables, and accesses a word. Returns `None` if it faults.
+pub fn try_access<R>(root: u64, address: u64, bits: u32, f: impl Fn(&AtomicU64) -> R) -> Option<R> {
+    let _instruction = INSTRUCTION.read();
+    let mut frame = 0;
+    (unsafe { fh_walk(root, address, bits, &mut frame) } == 0).then(|| {
+        let page = machine().direct_map.wrapping_byte_add(((frame - FIRST) * PAGE) as usize);
+        let word = page.wrapping_byte_add((address % PAGE) as usize);
+        f(unsafe { &*word.cast::<AtomicU64>() })
+    })
+}
+
+/// Returns the number of free frames.
+pub fn frames_free() -> usize {
+    lock(&FREE).len()
 }
 
 /// Runs `f` on a thread that can take only this many frames.
@@ -208,15 +224,8 @@ impl Space {
     /// Accesses a word of the program: walks the tables, and handles faults.
     pub fn access(&self, address: u64, bits: u32, f: impl Fn(&AtomicU64)) -> Result<(), SignalInfo> {
         loop {
-            {
-                let _instruction = INSTRUCTION.read();
-                let mut frame = 0;
-                if unsafe { fh_walk(fh_space_root(self.0), address, bits, &mut frame) } == 0 {
-                    let page = machine().direct_map.wrapping_byte_add(((frame - FIRST) * PAGE) as usize);
-                    let word = page.wrapping_byte_add((address % PAGE) as usize);
-                    f(unsafe { &*word.cast::<AtomicU64>() });
-                    return Ok(());
-                }
+            if try_access(unsafe { fh_space_root(self.0) }, address, bits, &f).is_some() {
+                return Ok(());
             }
             let mut signal = SignalInfo { number: 0, code: 0, address: 0, address_lsb: 0 };
             match i64::from(unsafe { fh_fault(self.0, address, bits, &mut signal) }) {

@@ -8,9 +8,9 @@
 
 mod contents;
 mod files;
+#[allow(dead_code, reason = "other tests share the module")]
 mod kernel;
 mod mappings;
-mod setup;
 mod shortage;
 mod stages;
 mod threads;
