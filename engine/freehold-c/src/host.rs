@@ -45,11 +45,9 @@ unsafe impl Host for Kernel {
                     Ok(())
                 }
             }
+            // A call that only asks for signals passes a word that differs, so this returns at once.
             None => {
-                // The engine also asks for pending signals by a wait for a word that differs.
-                if word.load(freehold::platform::atomic::Ordering::Relaxed) == expected {
-                    Self::wait(word, expected);
-                }
+                Self::wait(word, expected);
                 Ok(())
             }
         }

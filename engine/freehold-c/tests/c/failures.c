@@ -1,5 +1,5 @@
-/* Lets allocations of the heap fail, from each of them on. A call then returns -ENOMEM, and nothing leaks. The
- * machine is that of examples/c, with an allocator that fails. */
+/* Lets allocations of the heap fail, from each of them on. A call then returns -ENOMEM, and nothing leaks.
+ * The machine is that of examples/c, with an allocator that fails. */
 #define _DEFAULT_SOURCE 1 /* for pthread_rwlock_t */
 #include <stdbool.h>
 #include <stddef.h>

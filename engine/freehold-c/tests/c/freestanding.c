@@ -1,4 +1,4 @@
-/* A program without a C library. It shows which functions a kernel on bare metal must have: only those below. */
+/* A program without a C library. The functions below are those that a kernel on bare metal must have. */
 #include <freehold.h>
 
 void *memcpy(void *to, const void *from, size_t count) {

@@ -35,6 +35,32 @@ fn frames_keep_bytes_at_every_offset() {
 }
 
 #[test]
+fn concurrent_writes_of_one_word_keep_both_bytes() {
+    kernel::boot();
+    let mut number = 0;
+    let request =
+        freehold_c::FrameRequest { order: 0, purpose: 3, space: std::ptr::null_mut(), opportunistic: false };
+    assert_eq!(unsafe { kernel::ops().alloc_frames.unwrap()(&request, &mut number, 1) }, 1);
+    let start = std::sync::Barrier::new(2);
+    let write = |offset: usize| {
+        let (kernel, frame) = (ManuallyDrop::new(Kernel), Pfn::new(number));
+        kernel.write_frame(frame, offset, &[0]);
+        start.wait();
+        for turn in 1..1_000_000_u32 {
+            let mut read = [0];
+            kernel.read_frame(frame, offset, &mut read);
+            assert_eq!(read, [(turn - 1) as u8], "another thread has written back an old byte");
+            kernel.write_frame(frame, offset, &[turn as u8]);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| write(0));
+        write(1);
+    });
+    unsafe { kernel::ops().free_frames.unwrap()(&number, 1) };
+}
+
+#[test]
 fn numbers_outside_of_the_memory_are_no_frames() {
     kernel::boot();
     let (kernel, machine) = (ManuallyDrop::new(Kernel), kernel::machine());

@@ -1,8 +1,12 @@
 //! Tests with threads: changes of one space, and the grace periods of the library.
 
 use super::kernel::*;
+use freehold_c::Kernel;
 use freehold_c::call::mapping::*;
+use freehold_vmspace::platform::{Host, RcuHead};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc::channel;
 
 #[test]
 fn threads_share_a_space() {
@@ -27,41 +31,33 @@ fn threads_share_a_space() {
     });
 }
 
-/// Checks that a deferred function waits for a read section of another thread, and that a thread that sleeps
-/// outside of sections delays nothing.
+/// Checks that a deferred function waits for both nested read sections of another thread, and that a thread
+/// that sleeps outside of sections delays nothing.
 #[test]
 fn deferred_function_waits_for_open_sections() {
-    use freehold_c::Kernel;
-    use freehold_vmspace::platform::{Host, RcuHead};
-    use std::ptr::NonNull;
-    use std::sync::mpsc::channel;
-
     static RAN: AtomicBool = AtomicBool::new(false);
     boot();
-    let ((opened, is_open), (close, may_close)) = (channel(), channel::<()>());
-    std::thread::scope(|scope| {
-        let ran = scope.spawn(move || {
-            let section = Kernel::rcu_read();
-            let inner = Kernel::rcu_read();
-            opened.send(()).unwrap();
-            may_close.recv().unwrap();
-            drop(section);
-            let ran = RAN.load(SeqCst);
-            drop(inner);
-            // Sleeps outside of sections until the end of the test.
-            (ran, may_close.recv())
+    let ((steps, step), (done, is_done)) = (channel(), channel());
+    std::thread::scope(move |scope| {
+        scope.spawn(move || {
+            let mut sections = vec![Kernel::rcu_read(), Kernel::rcu_read()];
+            done.send(()).unwrap();
+            // The last receive fails, at the end of the test.
+            while step.recv().is_ok() {
+                sections.pop();
+                done.send(()).unwrap();
+            }
         });
-        is_open.recv().unwrap();
+        is_done.recv().unwrap();
         let head = Box::leak(Box::new(RcuHead::new()));
         unsafe { Kernel::rcu_defer(NonNull::from(head), |_| RAN.store(true, SeqCst)) };
-        for _ in 0..10 {
-            freehold_c::fh_tick();
-            assert!(!RAN.load(SeqCst), "a section is open");
+        for open in [2, 1] {
+            (0..10).for_each(|_| freehold_c::fh_tick());
+            assert!(!RAN.load(SeqCst), "{open} sections are open");
+            steps.send(()).unwrap();
+            is_done.recv().unwrap();
         }
-        close.send(()).unwrap();
         freehold_c::fh_rcu_barrier();
         assert!(RAN.load(SeqCst));
-        drop(close);
-        assert!(!ran.join().unwrap().0, "the inner section was open");
     });
 }
