@@ -20,8 +20,8 @@ use crate::suite::Build;
 const TARGETS: [&str; 3] =
     ["aarch64-unknown-none-softfloat", "riscv64gc-unknown-none-elf", "aarch64-unknown-linux-gnu"];
 
-/// The crates that an embedder links. Cargo also builds the crates that these two use.
-const PACKAGES: [&str; 2] = ["freehold", "freehold-kit"];
+/// The crates that an embedder links. Cargo also builds the crates that these three use.
+const PACKAGES: [&str; 3] = ["freehold", "freehold-kit", "freehold-c"];
 
 /// The packages of Debian that have the compiler and the source, except those that [`packages`] finds.
 const DEBIAN: [&str; 3] = ["rustc-web", "libstd-rust-web-dev", "rust-web-src"];
