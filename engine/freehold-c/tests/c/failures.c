@@ -78,11 +78,11 @@ int main(void) {
         struct objects o = {0};
         left = failures;
         failed = false;
+        released = 0;
         int64_t result = make_calls(&o);
         left = -1;
         REQUIRE(failed ? result == -ENOMEM : result == 0);
         bool opened = o.file;
-        released = 0;
         fh_space_put(o.space);
         fh_space_put(o.child);
         fh_file_put(o.file);
