@@ -161,13 +161,17 @@ pub fn boot() {
     LazyLock::force(&BOOT);
 }
 
+/// Returns the address of a frame.
+pub fn page(frame: u64) -> *mut u8 {
+    machine().direct_map.wrapping_byte_add(((frame - FIRST) * PAGE) as usize).cast()
+}
+
 /// Runs one instruction of a program: walks the tables, and accesses a word. Returns `None` if it faults.
 pub fn try_access<R>(root: u64, address: u64, bits: u32, f: impl Fn(&AtomicU64) -> R) -> Option<R> {
     let _instruction = INSTRUCTION.read();
     let mut frame = 0;
     (unsafe { fh_walk(root, address, bits, &mut frame) } == 0).then(|| {
-        let page = machine().direct_map.wrapping_byte_add(((frame - FIRST) * PAGE) as usize);
-        let word = page.wrapping_byte_add((address % PAGE) as usize);
+        let word = page(frame).wrapping_add((address % PAGE) as usize);
         f(unsafe { &*word.cast::<AtomicU64>() })
     })
 }
@@ -191,6 +195,11 @@ pub struct Engine(pub *mut EngineHandle);
 impl Engine {
     pub fn new() -> Self {
         boot();
+        Self::booted()
+    }
+
+    /// Creates an engine of a test that has called `fh_init` by itself.
+    pub fn booted() -> Self {
         let mut engine = null_mut();
         assert_eq!(unsafe { fh_engine_new(&mut engine) }, 0);
         Engine(engine)
