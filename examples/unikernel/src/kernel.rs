@@ -38,7 +38,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Makes every call on addresses of the kernel fail, and joins the engine's tables to the kernel's.
+    /// Seals the addresses of the kernel, and joins the engine's tables to the kernel's.
     ///
     /// Each entry of the root gets an *anchor*: a sealed page at its start. Because of the anchor, the engine
     /// never frees the table to which the entry points. So the kernel's root needs the entry only once.
