@@ -34,7 +34,7 @@ fn run(scenario: impl Fn() + Send + Sync + 'static) {
         // The scheduler switches threads at few places, so that a thread can run for long between two
         // adjacent steps of another thread.
         let scheduler = shuttle::scheduler::PctScheduler::new_from_seed(common::seed(), 2, schedules);
-        shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
+        shuttle::Runner::new(scheduler, common::config()).run(scenario);
     }
     #[cfg(not(shuttle))]
     scenario();

@@ -3,7 +3,8 @@
 use super::{
     evict::{Evicted, Evictor, GivenUp},
     state::{
-        policy::{Accessed, Age, PageKind, PagesByAge, Population, Step, Tested, Verdict},
+        Found,
+        policy::{Accessed, Age, PageKind, Step, Tested, Verdict},
         stats::{ReclaimStats, Reclaimed},
     },
 };
@@ -134,7 +135,7 @@ impl<P: Platform> Engine<P> {
             last_found: 0,
             last_test: 0,
             last_gone: (0, 0),
-            found: Population::default(),
+            found: Found::default(),
             evictor: &mut evictor,
         };
         sweep.reclaimed.freed += self.drop_clean_swapped(request.target);
@@ -183,7 +184,7 @@ struct Sweep<'s, 'e, P: Platform> {
     /// large.
     last_gone: (u64, u64),
     /// The pages of the chunk that stay.
-    found: Population,
+    found: Found,
     evictor: &'s mut Evictor<'e, P>,
 }
 
@@ -309,7 +310,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
 }
 
 /// Returns the number of pages with this kind and age.
-fn number(pages: &mut PagesByAge, kind: PageKind, age: Age) -> &mut u64 {
+fn number(pages: &mut [[u16; Age::COUNT]; PageKind::COUNT], kind: PageKind, age: Age) -> &mut u16 {
     &mut pages[kind as usize][usize::from(age.number())]
 }
 

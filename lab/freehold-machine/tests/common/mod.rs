@@ -4,7 +4,7 @@
 //! [`Toy`] is one address space. It writes page table entries directly, so it depends only on the machine and
 //! the format, and it does exactly what a test tells it: it flushes nothing by itself except in
 //! [`Toy::finish`]. The tests of the program `machine` use all of this file; `shuttle_files.rs` uses only
-//! threads and the seed. A test makes a mistake by leaving out a call of [`Toy`] or by changing the order of
+//! threads, the configuration and the seed. A test makes a mistake by leaving out a call of [`Toy`] or by changing the order of
 //! its calls, so a new function of [`Toy`] must flush nothing and check nothing by itself.
 #![allow(dead_code, unused_imports, reason = "each test file uses its part")]
 
@@ -30,7 +30,16 @@ pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
 #[cfg(shuttle)]
 pub fn run(scenario: impl Fn() + Send + Sync + 'static) {
     let scheduler = shuttle::scheduler::RandomScheduler::new_from_seed(seed(), 50);
-    shuttle::Runner::new(scheduler, shuttle::Config::default()).run(scenario);
+    shuttle::Runner::new(scheduler, config()).run(scenario);
+}
+
+/// Returns the configuration of the checker. Atomics of the checker are large, so the creation of an engine
+/// needs more stack than on a machine.
+#[cfg(shuttle)]
+pub fn config() -> shuttle::Config {
+    let mut config = shuttle::Config::default();
+    config.stack_size = 1 << 18;
+    config
 }
 
 /// Returns the seed of the schedules. The seed is the same in each run unless `FREEHOLD_SEED` sets another

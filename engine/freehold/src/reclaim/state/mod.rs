@@ -39,6 +39,16 @@ enum Chosen {
     Custom(&'static dyn Policy),
 }
 
+/// The pages of a chunk that a call has visited, by kind and age. A call has one on its stack, which is why
+/// the numbers are small: a chunk has fewer pages.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Pages that stay.
+    pub pages: [[u16; Age::COUNT]; PageKind::COUNT],
+    /// Pages that were evicted, by the age with which they went.
+    pub evicted: [[u16; Age::COUNT]; PageKind::COUNT],
+}
+
 /// Numbers for each kind and age.
 type Counts = [[AtomicU64; Age::COUNT]; PageKind::COUNT];
 
@@ -47,10 +57,10 @@ fn zero_counts() -> Counts {
 }
 
 /// Adds numbers to the counts of the calling CPU, inside [`PerCpu::with`].
-fn add_all(counts: &Counts, more: &PagesByAge) {
+fn add_all(counts: &Counts, more: &[[u16; Age::COUNT]; PageKind::COUNT]) {
     for (count, pages) in counts.iter().flatten().zip(more.iter().flatten()).filter(|(_, pages)| **pages > 0)
     {
-        add(count, *pages);
+        add(count, u64::from(*pages));
     }
 }
 
@@ -196,10 +206,10 @@ impl<P: Platform> ReclaimState<P> {
     }
 
     /// Adds the pages found in a chunk.
-    pub fn add_found(&self, population: &Population) {
+    pub fn add_found(&self, found: &Found) {
         self.cpus.with(|part| {
-            add_all(&part.found, &population.pages);
-            add_all(&part.evicted_by_age, &population.evicted);
+            add_all(&part.found, &found.pages);
+            add_all(&part.evicted_by_age, &found.evicted);
         });
     }
 
