@@ -38,13 +38,8 @@ unsafe impl Host for Kernel {
 
     fn wait_killable(word: &AtomicU32, expected: u32) -> Result<(), Killed> {
         match call_if_present!(wait_killable(word.as_ptr(), expected)) {
-            Some(killed) => {
-                if killed {
-                    Err(Killed)
-                } else {
-                    Ok(())
-                }
-            }
+            Some(true) => Err(Killed),
+            Some(false) => Ok(()),
             // A call that only asks for signals passes a word that differs, so this returns at once.
             None => {
                 Self::wait(word, expected);

@@ -9,6 +9,7 @@ use crate::{
     setup::{call, call_if_present, machine},
 };
 use core::{ffi::c_void, ops::Range, ptr};
+use freehold::PAGE_SIZE;
 use freehold::platform::{
     AllocEffort, Flush, Format, Frame, FramePurpose, MemoryShortage, OutOfTables, PageOwner, Pfn, Platform,
     ShortageAnswer, Table, TableMemory, TableMeta,
@@ -66,7 +67,7 @@ impl Kernel {
 
     /// Returns the address of a frame in the direct map.
     pub(crate) fn address(pfn: Pfn) -> *mut c_void {
-        machine().direct_map.wrapping_byte_add(Self::index(pfn) * 4096)
+        machine().direct_map.wrapping_byte_add(Self::index(pfn) * PAGE_SIZE as usize)
     }
 }
 

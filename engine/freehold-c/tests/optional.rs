@@ -147,9 +147,7 @@ fn optional_functions_replace_those_of_the_library() {
     assert_eq!(record.addr() as u64, unsafe { fh_space_root(parent.0) } << 8);
     let at = parent.map(2);
     parent.store(at, 1).unwrap();
-    let mut child = null_mut();
-    assert_eq!(unsafe { fh_fork(parent.0, &mut child) }, 0);
-    let child = Space(child);
+    let child = parent.fork();
     child.store(at, 2).unwrap();
     assert_eq!((parent.load(at).unwrap(), child.load(at).unwrap()), (1, 2));
     assert!(TABLES.get() >= 8 && ZEROED.get() > 0 && COPIED.get() == 1 && !FLUSHED.get().is_null());

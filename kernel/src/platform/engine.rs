@@ -38,11 +38,9 @@ pub fn start() {
     // page.
     let config =
         Config::new().mmap_min_addr(PAGE_SIZE).max_file_pages(Some(PageCount::new(most_file_pages())));
-    let config = match options::has_generations() {
-        true => config.reclaim(ReclaimPolicy::Generations),
-        false => config,
-    };
-    let engine = Engine::new(Machine, config).expect("memory for the engine");
+    let policy =
+        if options::has_generations() { ReclaimPolicy::Generations } else { ReclaimPolicy::default() };
+    let engine = Engine::new(Machine, config.reclaim(policy)).expect("memory for the engine");
     // Release pairs with the acquire of `engine`.
     ENGINE.store(Box::into_raw(Box::new(engine)), Release);
 }

@@ -224,6 +224,13 @@ impl Space {
         Space(space)
     }
 
+    /// Copies the space.
+    pub fn fork(&self) -> Self {
+        let mut child = null_mut();
+        assert_eq!(unsafe { fh_fork(self.0, &mut child) }, 0);
+        Space(child)
+    }
+
     /// Maps private memory, or fails with an errno number.
     pub fn map(&self, pages: u64) -> u64 {
         let at = unsafe { fh_mmap_private(self.0, pages * PAGE) };

@@ -65,9 +65,7 @@ fn fork_copies_at_the_first_store() {
     let parent = Space::new(&engine);
     let at = parent.map(2);
     parent.store(at, 1).unwrap();
-    let mut child = null_mut();
-    assert_eq!(unsafe { fh_fork(parent.0, &mut child) }, 0);
-    let child = Space(child);
+    let child = parent.fork();
     child.store(at, 2).unwrap();
     assert_eq!((parent.load(at).unwrap(), child.load(at).unwrap()), (1, 2));
     assert_ne!(unsafe { fh_space_root(parent.0) }, unsafe { fh_space_root(child.0) });

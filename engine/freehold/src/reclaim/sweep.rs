@@ -3,7 +3,7 @@
 use super::{
     evict::{Evicted, Evictor, GivenUp},
     state::{
-        Found,
+        ChunkPages, Found,
         policy::{Accessed, Age, PageKind, Step, Tested, Verdict},
         stats::{ReclaimStats, Reclaimed},
     },
@@ -310,7 +310,7 @@ impl<P: Platform> Sweep<'_, '_, P> {
 }
 
 /// Returns the number of pages with this kind and age.
-fn number(pages: &mut [[u16; Age::COUNT]; PageKind::COUNT], kind: PageKind, age: Age) -> &mut u16 {
+fn number(pages: &mut ChunkPages, kind: PageKind, age: Age) -> &mut u16 {
     &mut pages[kind as usize][usize::from(age.number())]
 }
 

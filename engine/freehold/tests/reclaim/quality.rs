@@ -119,22 +119,46 @@ fn policies_keep_the_frequent_pages_of_a_zipf_distribution() {
     }
 }
 
-#[test]
-fn scan_does_not_displace_the_hot_set() {
-    let (hot, rounds) = (64, 40);
-    for policy in POLICIES {
-        let mut caches = Caches::new(policy, &[hot, 32 * rounds]);
+/// A hot set beside a scan of another file.
+struct Scan {
+    rounds: u64,
+    /// Number of rounds before the misses count.
+    warm: u64,
+    /// Number of pages that the scan reads in each round.
+    pages: u64,
+    /// Number of reads of each of these pages.
+    reads: u64,
+}
+
+impl Scan {
+    /// Returns the number of accesses to the hot set that miss, and the number of all.
+    fn lost(&self, policy: ReclaimPolicy) -> (u64, u64) {
+        let hot = 64;
+        let mut caches = Caches::new(policy, &[hot, self.pages * self.rounds]);
         let mut lost = 0;
-        for round in 0..rounds {
+        for round in 0..self.rounds {
             for page in 0..2 * hot {
                 let hit = caches.read((0, page % hot));
-                lost += u64::from(round >= 4 && !hit);
+                lost += u64::from(round >= self.warm && !hit);
             }
-            (0..32).for_each(|page| _ = caches.read((1, 32 * round + page)));
+            for page in self.pages * round..self.pages * (round + 1) {
+                (0..self.reads).for_each(|_| _ = caches.read((1, page)));
+            }
         }
         caches.end();
-        let all = 2 * hot * (rounds - 4);
-        println!("scan, {policy:?}: {lost} of {all} accesses to the hot set miss");
+        let all = 2 * hot * (self.rounds - self.warm);
+        println!(
+            "{policy:?}, {} reads of each page: {lost} of {all} accesses to the hot set miss",
+            self.reads
+        );
+        (lost, all)
+    }
+}
+
+#[test]
+fn scan_does_not_displace_the_hot_set() {
+    for policy in POLICIES {
+        let (lost, all) = Scan { rounds: 40, warm: 4, pages: 32, reads: 1 }.lost(policy);
         assert!(lost * 100 <= all, "{policy:?}: {lost} of {all} accesses to the hot set miss");
     }
 }
@@ -143,22 +167,8 @@ fn scan_does_not_displace_the_hot_set() {
 /// tiers of `Generations` tell such pages from others.
 #[test]
 fn scan_in_pieces_does_not_displace_the_hot_set() {
-    let (hot, rounds) = (64, 60);
     for policy in POLICIES {
-        let mut caches = Caches::new(policy, &[hot, 64 * rounds]);
-        let mut lost = 0;
-        for round in 0..rounds {
-            for page in 0..2 * hot {
-                let hit = caches.read((0, page % hot));
-                lost += u64::from(round >= 20 && !hit);
-            }
-            for page in 64 * round..64 * (round + 1) {
-                (0..4).for_each(|_| _ = caches.read((1, page)));
-            }
-        }
-        caches.end();
-        let all = 2 * hot * (rounds - 20);
-        println!("scan in pieces, {policy:?}: {lost} of {all} accesses to the hot set miss");
+        let (lost, all) = Scan { rounds: 60, warm: 20, pages: 64, reads: 4 }.lost(policy);
         let most = if matches!(policy, ReclaimPolicy::Generations) { all / 100 } else { all / 3 };
         assert!(lost <= most, "{policy:?}: {lost} of {all} accesses to the hot set miss");
     }

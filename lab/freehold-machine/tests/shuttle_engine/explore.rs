@@ -132,7 +132,8 @@ mod checker {
     fn run(scheduler: impl Scheduler + 'static, locking: Locking, scenario: &Scenario) -> usize {
         let scenario = scenario.clone();
         let mut config = Config::default();
-        // A stack of this size is needed only to format the message of a failed assertion.
+        // For the creation of an engine, because atomics of the checker are large, and for the messages of
+        // failed assertions.
         config.stack_size = 1 << 18;
         Runner::new(scheduler, config).run(move || scenario(locking))
     }

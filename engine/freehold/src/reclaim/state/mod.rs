@@ -39,14 +39,16 @@ enum Chosen {
     Custom(&'static dyn Policy),
 }
 
-/// The pages of a chunk that a call has visited, by kind and age. A call has one on its stack, which is why
-/// the numbers are small: a chunk has fewer pages.
+/// Numbers of pages of a chunk by kind and age. They are small, because a call has them on its stack.
+pub(crate) type ChunkPages = [[u16; Age::COUNT]; PageKind::COUNT];
+
+/// The pages that a call has found in a chunk.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Pages that stay.
-    pub pages: [[u16; Age::COUNT]; PageKind::COUNT],
+    pub pages: ChunkPages,
     /// Pages that were evicted, by the age with which they went.
-    pub evicted: [[u16; Age::COUNT]; PageKind::COUNT],
+    pub evicted: ChunkPages,
 }
 
 /// Numbers for each kind and age.
@@ -57,7 +59,7 @@ fn zero_counts() -> Counts {
 }
 
 /// Adds numbers to the counts of the calling CPU, inside [`PerCpu::with`].
-fn add_all(counts: &Counts, more: &[[u16; Age::COUNT]; PageKind::COUNT]) {
+fn add_all(counts: &Counts, more: &ChunkPages) {
     for (count, pages) in counts.iter().flatten().zip(more.iter().flatten()).filter(|(_, pages)| **pages > 0)
     {
         add(count, u64::from(*pages));
